@@ -1,0 +1,1 @@
+"""Release tooling: one built wheel -> the wheels that a release publishes."""

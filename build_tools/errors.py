@@ -1,0 +1,67 @@
+"""Everything that this tooling refuses to do, as one family of exceptions.
+
+Each concrete error also inherits the builtin that a caller would expect, so
+``except ValueError`` catches a bad version and ``except FileExistsError`` an output in the way.
+Only the command line turns them into exit codes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+class ReleaseError(Exception):
+    """Root of the family.
+
+    Attributes:
+        faults: every fault of the input, each one sentence without a full stop; at least one.
+        hint: what to do next, or ``None``.
+    """
+
+    def __init__(self, faults: str | Sequence[str], *, hint: str | None = None) -> None:
+        self.faults: tuple[str, ...] = (faults,) if isinstance(faults, str) else tuple(faults)
+        self.hint = hint
+        super().__init__("\n".join(self.faults))
+
+    def __str__(self) -> str:
+        return "\n".join(self.faults)
+
+
+class VersionError(ReleaseError, ValueError):
+    """A text is no version, or a version file does not hold exactly one."""
+
+
+class WheelNameError(ReleaseError, ValueError):
+    """A file name, project name, tag or build tag is not what the specification allows."""
+
+
+class EditError(ReleaseError, ValueError):
+    """A requested edit is invalid or cannot be applied to this wheel."""
+
+
+class WheelError(ReleaseError, ValueError):
+    """A file is not a wheel, or a wheel breaks a rule or disagrees with itself."""
+
+
+class TreeError(ReleaseError, ValueError):
+    """An unpacked folder cannot be packed into a wheel."""
+
+
+class PlanError(ReleaseError, ValueError):
+    """``[tool.te-wheel]`` is missing or invalid."""
+
+
+class OutputExistsError(ReleaseError, FileExistsError):
+    """The output is there already with other bytes, or is the input itself."""
+
+
+class FileError(ReleaseError, OSError):
+    """The operating system refused to read or write a file."""
+
+
+class BuildError(ReleaseError, RuntimeError):
+    """The build backend failed, or built something else than the version asks for."""
+
+
+class ToolError(ReleaseError, RuntimeError):
+    """A program that this step needs is missing or could not be run."""

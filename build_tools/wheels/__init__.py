@@ -1,0 +1,1 @@
+"""One wheel: its name, archive, headers, RECORD; read, rewritten, checked."""

@@ -1,0 +1,133 @@
+"""One rule that a wheel breaks, and the table of all rules that are checked.
+
+The table is the one list of codes: ``te-wheel check`` prints them, ``repack`` refuses a wheel
+for those that *block*, and the README shows the same list (a test compares them).
+
+Specifications: VS version specifiers, BDF binary distribution format, RIP recording installed
+projects, CM core metadata, TAGS platform compatibility tags, ZIP the archive rules that indexes
+and installers enforce.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Severity(StrEnum):
+    """``ERROR`` makes ``te-wheel check`` fail; ``WARNING`` does so with ``--strict`` only."""
+
+    ERROR = "error"
+    WARNING = "warning"
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """A rule: its stable code, where it stands, and what happens to a wheel that breaks it."""
+
+    code: str
+    source: str
+    summary: str
+    severity: Severity = Severity.ERROR
+    blocks: bool = True
+    """Whether ``repack`` refuses the wheel: it could not be rewritten without guessing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One breach of one rule.
+
+    Attributes:
+        code: the rule's stable code, such as ``record-missing-row``.
+        message: what was met and what was expected, one sentence.
+        member: the archive member concerned, or ``None`` for the wheel as a whole.
+    """
+
+    code: str
+    message: str
+    member: str | None = None
+
+    @property
+    def rule(self) -> Rule:
+        return RULES[self.code]
+
+    @property
+    def severity(self) -> Severity:
+        return self.rule.severity
+
+    @property
+    def blocks(self) -> bool:
+        return self.rule.blocks
+
+    def __str__(self) -> str:
+        where = f"{self.member}: " if self.member is not None else ""
+        return f"{where}{self.message} [{self.code}]"
+
+
+def _table(rules: Iterable[Rule]) -> dict[str, Rule]:
+    return {rule.code: rule for rule in rules}
+
+
+_WARNING = {"severity": Severity.WARNING, "blocks": False}
+
+RULES: dict[str, Rule] = _table(
+    [
+        # The archive
+        Rule("zip-not-a-zip", "ZIP", "the file is a zip archive"),
+        Rule("zip-truncated", "ZIP", "the archive is whole"),
+        Rule("zip-trailing-data", "ZIP", "nothing follows the end record"),
+        Rule("zip-prefix", "ZIP", "nothing stands before the first member"),
+        Rule("zip-gap", "ZIP", "no unclaimed bytes stand between members", **_WARNING),
+        Rule("zip-overlap", "ZIP", "no two members share bytes"),
+        Rule("zip-duplicate", "ZIP", "no member stands twice"),
+        Rule("zip-header-mismatch", "ZIP", "local and central header agree"),
+        Rule("zip-encrypted", "BDF", "no member is encrypted"),
+        Rule("zip-method", "BDF", "members are stored or deflated"),
+        Rule("zip-name-encoding", "ZIP", "a name that is not ASCII is UTF-8 and flagged so"),
+        Rule("zip-unsafe-name", "ZIP", "every name stays inside the archive, on every system"),
+        Rule("zip-name-conflict", "ZIP", "no file is also a folder or a symlink with members below it"),
+        Rule("zip-symlink-escape", "ZIP", "a symlink stays inside the archive"),
+        Rule("zip-data", "ZIP", "the data of a member inflates to its size and CRC"),
+        Rule("zip-case-collision", "ZIP", "no two names differ by case alone", blocks=False),
+        Rule("zip-not-clean", "ZIP", "no data descriptors, comments or extra fields", **_WARNING),
+        Rule("zip-symlink", "ZIP", "installers unpack symlinks as small text files", **_WARNING),
+        # Names
+        Rule("filename", "BDF", "the file name is {name}-{version}(-{build})?-{python}-{abi}-{platform}.whl"),
+        Rule("filename-spelling", "BDF", "the file name is in normal form", **_WARNING),
+        Rule("dist-info-count", "BDF", "exactly one top-level .dist-info"),
+        Rule("dist-info-file", "BDF", ".dist-info holds METADATA, WHEEL and RECORD"),
+        Rule("dist-info-name", "BDF", ".dist-info bears the name and version of the file name"),
+        Rule("dist-info-spelling", "BDF", ".dist-info is in normal form", **_WARNING),
+        Rule("dist-info-order", "BDF", ".dist-info stands last in the archive", **_WARNING),
+        Rule("data-name", "BDF", ".data bears the name and version of the file name"),
+        Rule("data-spelling", "BDF", ".data is in normal form", **_WARNING),
+        # METADATA and WHEEL
+        Rule("metadata-invalid", "CM", "METADATA is UTF-8 header lines, a blank line, then the description"),
+        Rule("metadata-version", "CM", "Metadata-Version stands once and its major version is known"),
+        Rule("metadata-version-new", "CM", "Metadata-Version is one that this tool knows", **_WARNING),
+        Rule("metadata-name", "CM", "Name stands once, is valid, and agrees with the file name"),
+        Rule("metadata-version-field", "VS", "Version stands once, is valid, and agrees with the file name"),
+        Rule("metadata-version-spelling", "VS", "Version is in normal form", **_WARNING),
+        Rule("metadata-field-repeated", "CM", "a field that stands once at most does so", blocks=False),
+        Rule("wheel-invalid", "BDF", "WHEEL is header lines with a known Wheel-Version"),
+        Rule("wheel-tags", "BDF", "the Tag lines of WHEEL are the tags of the file name"),
+        Rule("wheel-tags-spelling", "BDF", "one Tag line for each tag, none blank, none twice", **_WARNING),
+        Rule("wheel-build", "BDF", "Build in WHEEL is the build tag of the file name"),
+        Rule("wheel-root", "BDF", "Root-Is-Purelib stands once and is true or false", blocks=False),
+        # RECORD
+        Rule("record-invalid", "RIP", "RECORD is UTF-8 CSV with three fields in every row"),
+        Rule("record-path", "RIP", "every path of RECORD is relative and stays inside"),
+        Rule("record-duplicate", "RIP", "no path stands twice in RECORD"),
+        Rule("record-missing-row", "RIP", "every file has a row in RECORD"),
+        Rule("record-missing-member", "RIP", "every row of RECORD has a file"),
+        Rule("record-directory", "RIP", "RECORD lists no directories"),
+        Rule("record-no-digest", "RIP", "every file but RECORD has a digest"),
+        Rule("record-weak-digest", "RIP", "digests are sha256 or stronger"),
+        Rule("record-digest-form", "RIP", "digests are url-safe base64 without padding, of the right length"),
+        Rule("record-size", "RIP", "the size in RECORD is the size of the file"),
+        Rule("record-own-row", "RIP", "the row of RECORD itself has neither digest nor size"),
+        Rule("record-digest", "RIP", "the digest in RECORD is that of the file"),
+        Rule("record-signature", "RIP", "RECORD.jws and RECORD.p7s are deprecated (PEP 815)", **_WARNING),
+    ]
+)

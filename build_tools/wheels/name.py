@@ -1,0 +1,244 @@
+"""Wheel file names, and every other path that a name and a version make.
+
+The only place where the dashes of a file name are counted.
+
+Sources: Binary distribution format, <https://packaging.python.org/specifications/binary-distribution-format/>;
+Names and normalization, <https://packaging.python.org/specifications/name-normalization/>;
+the variant label is that of PEP 825 (draft).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import product
+from typing import NewType
+
+from packaging.version import Version
+
+from build_tools.errors import ReleaseError, VersionError, WheelNameError
+from build_tools.version import parse_version
+
+NormalizedName = NewType("NormalizedName", str)
+"""A project name in normal form (runs of ``-_.`` -> ``-``, lower case): proof that it is valid."""
+
+_PROJECT_NAME = re.compile(r"([A-Z0-9]|[A-Z0-9][A-Z0-9._-]*[A-Z0-9])\Z", re.IGNORECASE | re.ASCII)
+TAG_KINDS = ("python", "abi", "platform")
+_TAG_ATOM = re.compile(r"[a-z0-9_]+\Z")
+_BUILD = re.compile(r"[0-9][A-Za-z0-9_.]*\Z", re.ASCII)
+_VARIANT = re.compile(r"[0-9a-z_.]+\Z")
+
+
+def normalize_name(name: str) -> NormalizedName:
+    """The normal form of a project name.
+
+    >>> normalize_name("Zope.Interface__X")
+    'zope-interface-x'
+
+    Raises:
+        WheelNameError: ``name`` is no project name.
+    """
+    if not _PROJECT_NAME.match(name):
+        raise WheelNameError(
+            f"invalid project name {name!r}: expected ASCII letters, digits, '.', '-' and '_', "
+            "with a letter or digit first and last"
+        )
+    return NormalizedName(re.sub(r"[-_.]+", "-", name).lower())
+
+
+def stem(name: str, version: Version) -> str:
+    """``{name}-{version}``: the folder that a wheel unpacks to and the start of its file name.
+
+    >>> stem("te-pkg", Version("2.21.0-dev0"))
+    'te_pkg-2.21.0.dev0'
+    """
+    return f"{normalize_name(name).replace('-', '_')}-{version}"
+
+
+def parse_stem(text: str) -> tuple[NormalizedName, Version]:
+    """Read ``{name}-{version}`` in any spelling that wheels bear: ``Django-3.2.5`` too.
+
+    Raises:
+        WheelNameError: not exactly one ``-``, or an invalid name or version.
+    """
+    name, dash, version = text.partition("-")
+    if not dash or "-" in version:
+        raise WheelNameError(f"{text!r} holds {text.count('-')} dashes, expected one: {{name}}-{{version}}")
+    try:
+        return normalize_name(name), parse_version(version)
+    except VersionError as error:
+        raise WheelNameError(str(error), hint=error.hint) from None
+
+
+def parse_tag_set(text: str, kind: str) -> tuple[str, ...]:
+    """Read a compressed tag set: ``manylinux2014_x86_64.manylinux_2_17_x86_64`` -> both, sorted.
+
+    Args:
+        text: the atoms, joined by dots.
+        kind: ``python``, ``abi`` or ``platform``; for the message alone.
+
+    Raises:
+        WheelNameError: an atom is empty or holds something else than letters, digits and ``_``.
+    """
+    atoms = text.lower().split(".")
+    if not all(_TAG_ATOM.match(atom) for atom in atoms):
+        example = {"python": "py3", "abi": "none", "platform": "manylinux_2_28_x86_64"}[kind]
+        raise WheelNameError(
+            f"invalid {kind} tag {text!r}: expected letters, digits and '_', several joined by '.', such as {example!r}"
+        )
+    return tuple(sorted(set(atoms)))
+
+
+def check_build_tag(text: str) -> str:
+    """Return a build tag as it is.
+
+    Raises:
+        WheelNameError: it does not start with a digit, or holds a ``-``.
+    """
+    if not _BUILD.match(text):
+        raise WheelNameError(
+            f"invalid build tag {text!r}: expected a digit, then letters, digits, '_' and '.', such as '1' or '7019'"
+        )
+    return text
+
+
+@dataclass(frozen=True, slots=True)
+class WheelName:
+    """The name of a wheel, validated and normalised.
+
+    Attributes:
+        project: the project name as the file name spells it (or as the user gave it).
+        version: the version, local label included.
+        build: the build tag, ``""`` for none.
+        python, abi, platform: the compressed tag sets, sorted.
+        variant: the variant label (PEP 825), or ``None``.
+
+    >>> name = WheelName.parse("Demo.Pkg-1.0-7-py3-none-any.whl")
+    >>> name.filename, name.dist_info
+    ('demo_pkg-1.0-7-py3-none-any.whl', 'demo_pkg-1.0.dist-info')
+    """
+
+    project: str
+    version: Version
+    build: str = ""
+    python: tuple[str, ...] = ("py3",)
+    abi: tuple[str, ...] = ("none",)
+    platform: tuple[str, ...] = ("any",)
+    variant: str | None = None
+
+    @classmethod
+    def parse(cls, filename: str) -> WheelName:
+        """Read a file name in any spelling that the specification lets readers accept.
+
+        ``%2B``, left over where a URL was saved as a file, is read as ``+``.
+
+        Raises:
+            WheelNameError: with every fault of the name.
+        """
+        if not filename.endswith(".whl"):
+            raise WheelNameError(f"{filename!r} does not end in '.whl'")
+        stem_part = decode_url(filename.removesuffix(".whl"))
+        parts = stem_part.split("-")
+        build, variant = "", None
+        if len(parts) >= 6 and parts[2][:1].isdigit():
+            build = parts.pop(2)
+        if len(parts) == 6:
+            variant = parts.pop()
+        if len(parts) != 5:
+            raise WheelNameError(
+                f"{filename!r} has {stem_part.count('-') + 1} parts joined by '-', expected "
+                "{name}-{version}(-{build})?-{python}-{abi}-{platform}.whl"
+            )
+        faults: list[str] = []
+        for check, text in (
+            (normalize_name, parts[0]),
+            (parse_version, parts[1]),
+            (check_build_tag, build or "0"),
+            (_check_variant, variant or "x"),
+            *((lambda text, kind=kind: parse_tag_set(text, kind), text) for kind, text in zip(TAG_KINDS, parts[2:])),
+        ):
+            try:
+                check(text)
+            except ReleaseError as error:
+                faults.extend(error.faults)
+        if faults:
+            raise WheelNameError([f"{filename!r}: {fault}" for fault in faults])
+        python, abi, platform = (parse_tag_set(text, kind) for kind, text in zip(TAG_KINDS, parts[2:]))
+        return cls(parts[0], parse_version(parts[1]), build, python, abi, platform, variant)
+
+    @property
+    def name(self) -> NormalizedName:
+        """The project name in normal form (with ``-``)."""
+        return normalize_name(self.project)
+
+    @property
+    def stem(self) -> str:
+        """``{name}-{version}``, normalised."""
+        return stem(self.project, self.version)
+
+    @property
+    def dist_info(self) -> str:
+        return f"{self.stem}.dist-info"
+
+    @property
+    def data(self) -> str:
+        return f"{self.stem}.data"
+
+    @property
+    def tag_set(self) -> str:
+        """The compressed tag set, such as ``py3-none-manylinux2014_x86_64.manylinux_2_17_x86_64``."""
+        return "-".join(".".join(atoms) for atoms in (self.python, self.abi, self.platform))
+
+    @property
+    def tags(self) -> tuple[str, ...]:
+        """The expanded tags, one for each ``Tag:`` line of WHEEL."""
+        return tuple("-".join(atoms) for atoms in product(self.python, self.abi, self.platform))
+
+    @property
+    def filename(self) -> str:
+        """The file name in normal form."""
+        parts = [self.stem, self.build, self.tag_set, self.variant]
+        return "-".join(part for part in parts if part) + ".whl"
+
+
+def compress_tags(tags: Iterable[str]) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
+    """The tag sets (python, abi, platform) whose product is exactly ``tags``.
+
+    >>> compress_tags(["py2-none-any", "py3-none-any"])
+    (('py2', 'py3'), ('none',), ('any',))
+
+    Raises:
+        WheelNameError: a tag has not three parts, there is none, or no file name can hold the set,
+            since it is no full product.
+    """
+    expanded: set[str] = set()
+    for tag in tags:
+        parts = tag.split("-")
+        if len(parts) != 3:
+            raise WheelNameError(f"invalid tag {tag!r}: expected {{python}}-{{abi}}-{{platform}}, such as 'py3-none-any'")
+        sets = (parse_tag_set(part, kind) for part, kind in zip(parts, TAG_KINDS))
+        expanded.update("-".join(atoms) for atoms in product(*sets))
+    if not expanded:
+        raise WheelNameError("no tag, expected at least one such as 'py3-none-any'")
+    python, abi, platform = (tuple(sorted(set(column))) for column in zip(*(tag.split("-") for tag in expanded)))
+    missing = {"-".join(atoms) for atoms in product(python, abi, platform)} - expanded
+    if missing:
+        raise WheelNameError(
+            f"the tags {', '.join(sorted(expanded))} are no full product of python, abi and platform tags "
+            f"({min(missing)} is missing), so no file name can hold them"
+        )
+    return python, abi, platform
+
+
+def decode_url(filename: str) -> str:
+    """Decode ``%2B`` and ``%21`` once: what stays in a file name when a URL is saved."""
+    return re.sub("%2b", "+", filename, flags=re.IGNORECASE).replace("%21", "!")
+
+
+def _check_variant(text: str) -> str:
+    if not _VARIANT.match(text):
+        raise WheelNameError(
+            f"invalid variant label {text!r}: expected lower-case letters, digits, '_' and '.', such as 'cu128' (PEP 825)"
+        )
+    return text
