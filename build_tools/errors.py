@@ -27,6 +27,10 @@ class ReleaseError(Exception):
         return "\n".join(self.faults)
 
 
+class UsageError(ReleaseError, ValueError):
+    """The arguments of a command do not go together."""
+
+
 class VersionError(ReleaseError, ValueError):
     """A text is no version, or a version file does not hold exactly one."""
 

@@ -69,7 +69,9 @@ def _table(rules: Iterable[Rule]) -> dict[str, Rule]:
     return {rule.code: rule for rule in rules}
 
 
-_WARNING = {"severity": Severity.WARNING, "blocks": False}
+def _warning(code: str, source: str, summary: str) -> Rule:
+    return Rule(code, source, summary, Severity.WARNING, blocks=False)
+
 
 RULES: dict[str, Rule] = _table(
     [
@@ -78,7 +80,7 @@ RULES: dict[str, Rule] = _table(
         Rule("zip-truncated", "ZIP", "the archive is whole"),
         Rule("zip-trailing-data", "ZIP", "nothing follows the end record"),
         Rule("zip-prefix", "ZIP", "nothing stands before the first member"),
-        Rule("zip-gap", "ZIP", "no unclaimed bytes stand between members", **_WARNING),
+        _warning("zip-gap", "ZIP", "no unclaimed bytes stand between members"),
         Rule("zip-overlap", "ZIP", "no two members share bytes"),
         Rule("zip-duplicate", "ZIP", "no member stands twice"),
         Rule("zip-header-mismatch", "ZIP", "local and central header agree"),
@@ -90,29 +92,29 @@ RULES: dict[str, Rule] = _table(
         Rule("zip-symlink-escape", "ZIP", "a symlink stays inside the archive"),
         Rule("zip-data", "ZIP", "the data of a member inflates to its size and CRC"),
         Rule("zip-case-collision", "ZIP", "no two names differ by case alone", blocks=False),
-        Rule("zip-not-clean", "ZIP", "no data descriptors, comments or extra fields", **_WARNING),
-        Rule("zip-symlink", "ZIP", "installers unpack symlinks as small text files", **_WARNING),
+        _warning("zip-not-clean", "ZIP", "no data descriptors, comments or extra fields"),
+        _warning("zip-symlink", "ZIP", "installers unpack symlinks as small text files"),
         # Names
         Rule("filename", "BDF", "the file name is {name}-{version}(-{build})?-{python}-{abi}-{platform}.whl"),
-        Rule("filename-spelling", "BDF", "the file name is in normal form", **_WARNING),
+        _warning("filename-spelling", "BDF", "the file name is in normal form"),
         Rule("dist-info-count", "BDF", "exactly one top-level .dist-info"),
         Rule("dist-info-file", "BDF", ".dist-info holds METADATA, WHEEL and RECORD"),
         Rule("dist-info-name", "BDF", ".dist-info bears the name and version of the file name"),
-        Rule("dist-info-spelling", "BDF", ".dist-info is in normal form", **_WARNING),
-        Rule("dist-info-order", "BDF", ".dist-info stands last in the archive", **_WARNING),
+        _warning("dist-info-spelling", "BDF", ".dist-info is in normal form"),
+        _warning("dist-info-order", "BDF", ".dist-info stands last in the archive"),
         Rule("data-name", "BDF", ".data bears the name and version of the file name"),
-        Rule("data-spelling", "BDF", ".data is in normal form", **_WARNING),
+        _warning("data-spelling", "BDF", ".data is in normal form"),
         # METADATA and WHEEL
         Rule("metadata-invalid", "CM", "METADATA is UTF-8 header lines, a blank line, then the description"),
         Rule("metadata-version", "CM", "Metadata-Version stands once and its major version is known"),
-        Rule("metadata-version-new", "CM", "Metadata-Version is one that this tool knows", **_WARNING),
+        _warning("metadata-version-new", "CM", "Metadata-Version is one that this tool knows"),
         Rule("metadata-name", "CM", "Name stands once, is valid, and agrees with the file name"),
         Rule("metadata-version-field", "VS", "Version stands once, is valid, and agrees with the file name"),
-        Rule("metadata-version-spelling", "VS", "Version is in normal form", **_WARNING),
+        _warning("metadata-version-spelling", "VS", "Version is in normal form"),
         Rule("metadata-field-repeated", "CM", "a field that stands once at most does so", blocks=False),
         Rule("wheel-invalid", "BDF", "WHEEL is header lines with a known Wheel-Version"),
         Rule("wheel-tags", "BDF", "the Tag lines of WHEEL are the tags of the file name"),
-        Rule("wheel-tags-spelling", "BDF", "one Tag line for each tag, none blank, none twice", **_WARNING),
+        _warning("wheel-tags-spelling", "BDF", "one Tag line for each tag, none blank, none twice"),
         Rule("wheel-build", "BDF", "Build in WHEEL is the build tag of the file name"),
         Rule("wheel-root", "BDF", "Root-Is-Purelib stands once and is true or false", blocks=False),
         # RECORD
@@ -126,8 +128,9 @@ RULES: dict[str, Rule] = _table(
         Rule("record-weak-digest", "RIP", "digests are sha256 or stronger"),
         Rule("record-digest-form", "RIP", "digests are url-safe base64 without padding, of the right length"),
         Rule("record-size", "RIP", "the size in RECORD is the size of the file"),
+        _warning("record-no-size", "RIP", "every file but RECORD has a size"),
         Rule("record-own-row", "RIP", "the row of RECORD itself has neither digest nor size"),
         Rule("record-digest", "RIP", "the digest in RECORD is that of the file"),
-        Rule("record-signature", "RIP", "RECORD.jws and RECORD.p7s are deprecated (PEP 815)", **_WARNING),
+        _warning("record-signature", "RIP", "RECORD.jws and RECORD.p7s are deprecated (PEP 815)"),
     ]
 )

@@ -156,7 +156,10 @@ class WheelName:
             (parse_version, parts[1]),
             (check_build_tag, build or "0"),
             (_check_variant, variant or "x"),
-            *((lambda text, kind=kind: parse_tag_set(text, kind), text) for kind, text in zip(TAG_KINDS, parts[2:])),
+            *(
+                (lambda text, kind=kind: parse_tag_set(text, kind), text)
+                for kind, text in zip(TAG_KINDS, parts[2:], strict=True)
+            ),
         ):
             try:
                 check(text)
@@ -164,7 +167,7 @@ class WheelName:
                 faults.extend(error.faults)
         if faults:
             raise WheelNameError([f"{filename!r}: {fault}" for fault in faults])
-        python, abi, platform = (parse_tag_set(text, kind) for kind, text in zip(TAG_KINDS, parts[2:]))
+        python, abi, platform = (parse_tag_set(text, kind) for kind, text in zip(TAG_KINDS, parts[2:], strict=True))
         return cls(parts[0], parse_version(parts[1]), build, python, abi, platform, variant)
 
     @property
@@ -216,12 +219,15 @@ def compress_tags(tags: Iterable[str]) -> tuple[tuple[str, ...], tuple[str, ...]
     for tag in tags:
         parts = tag.split("-")
         if len(parts) != 3:
-            raise WheelNameError(f"invalid tag {tag!r}: expected {{python}}-{{abi}}-{{platform}}, such as 'py3-none-any'")
-        sets = (parse_tag_set(part, kind) for part, kind in zip(parts, TAG_KINDS))
+            raise WheelNameError(
+                f"invalid tag {tag!r}: expected {{python}}-{{abi}}-{{platform}}, such as 'py3-none-any'"
+            )
+        sets = (parse_tag_set(part, kind) for part, kind in zip(parts, TAG_KINDS, strict=True))
         expanded.update("-".join(atoms) for atoms in product(*sets))
     if not expanded:
         raise WheelNameError("no tag, expected at least one such as 'py3-none-any'")
-    python, abi, platform = (tuple(sorted(set(column))) for column in zip(*(tag.split("-") for tag in expanded)))
+    columns = [tag.split("-") for tag in expanded]
+    python, abi, platform = (tuple(sorted(set(column))) for column in zip(*columns, strict=True))
     missing = {"-".join(atoms) for atoms in product(python, abi, platform)} - expanded
     if missing:
         raise WheelNameError(
@@ -239,6 +245,6 @@ def decode_url(filename: str) -> str:
 def _check_variant(text: str) -> str:
     if not _VARIANT.match(text):
         raise WheelNameError(
-            f"invalid variant label {text!r}: expected lower-case letters, digits, '_' and '.', such as 'cu128' (PEP 825)"
+            f"invalid variant label {text!r} (PEP 825): expected a-z, 0-9, '_' and '.', such as 'cu128'"
         )
     return text

@@ -1,0 +1,190 @@
+"""The command line: arguments -> one call, errors -> exit codes.
+
+Exit codes: 0 done, 1 findings (check, smoke), 2 could not. A command's module is imported when
+the command is chosen, so that a tool which CI starts often starts fast.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
+
+from build_tools import commands
+from build_tools.commands import COULD_NOT
+from build_tools.console import Console
+from build_tools.errors import ReleaseError, UsageError
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(message, hint=f"see `{self.prog} --help`")
+
+
+def entry_point() -> NoReturn:
+    """The command ``te-wheel``."""
+    for name in ("SIGTERM", "SIGHUP"):
+        if hasattr(signal, name):
+            signal.signal(getattr(signal, name), _interrupt)
+    sys.exit(main(sys.argv[1:]))
+
+
+def _interrupt(number: int, frame: object) -> NoReturn:
+    raise KeyboardInterrupt
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run one command; return its exit code. Prints, but never exits and never raises for a user's fault."""
+    console = Console()
+    try:
+        arguments = _parser().parse_args(list(argv))
+        console = Console(quiet=arguments.quiet)
+        code: int = arguments.run(arguments, console)
+        sys.stdout.flush()
+        return code
+    except SystemExit as exit:  # --help and --version
+        return exit.code if isinstance(exit.code, int) else COULD_NOT
+    except ReleaseError as error:
+        console.error(error.faults, error.hint)
+    except KeyboardInterrupt:
+        console.error(["interrupted; nothing half-written is left"])
+    except BrokenPipeError:
+        # Whoever read the output has left: nothing more to say, and nothing may be flushed to it.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except OSError as error:
+        console.error([f"{error.filename or 'the operating system'}: {error.strerror or error}"])
+    except MemoryError:
+        console.error(["out of memory"])
+    except Exception:
+        # Not the user's fault; and Python's own exit code 1 would read as findings.
+        traceback.print_exc()
+        console.error(["this is a fault of te-wheel itself"], "please report it with the lines above")
+    return COULD_NOT
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog="te-wheel",
+        description="Turn one built wheel into the wheels that a release publishes.",
+        epilog="exit codes: 0 done, 1 findings (check, smoke, release), 2 could not",
+    )
+    parser.add_argument("--version", action=_PrintVersion, nargs=0, help="print the version of te-wheel")
+    parser.set_defaults(quiet=False)
+    subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", required=True, parser_class=_Parser)
+
+    def command(name: str, run: Callable[[argparse.Namespace, Console], int], help: str) -> argparse.ArgumentParser:
+        sub = subparsers.add_parser(name, help=help, description=help[0].upper() + help[1:] + ".")
+        sub.set_defaults(run=run)
+        sub.add_argument("-q", "--quiet", action="store_true", help="say errors alone")
+        return sub
+
+    sub = command("version", commands.version, "print a version in normal form")
+    sub.add_argument("raw", nargs="?", metavar="RAW", help="a version in any spelling (default: read VERSION.txt)")
+    sub.add_argument("--file", metavar="F", help="the version file to read")
+    sub.add_argument("--local", metavar="L", help='replace the local label; "" removes it')
+    sub.add_argument("--stem", metavar="NAME", help="print NAME-VERSION as paths spell it, such as te_pkg-2.21.0.dev0")
+
+    sub = command("build", commands.build, "build wheel and sdist of a project and prove that they bear its version")
+    sub.add_argument("src", nargs="?", default=".", metavar="SRC", help="the project (default: this folder)")
+    _out_dir(sub, "dist")
+    sub.add_argument("--local", metavar="L", help="give the wheel a local label; the sdist stays public")
+    _verbose(sub)
+
+    sub = command("show", commands.show, "print what wheels say of themselves and whether it agrees")
+    sub.add_argument("wheels", nargs="+", metavar="WHEEL")
+    _json(sub)
+
+    sub = command("repack", commands.repack, "rewrite wheels without recompressing them; prints each output path")
+    _repack_arguments(sub)
+
+    sub = command("unpack", commands.unpack, "unpack a wheel into the folder NAME-VERSION")
+    sub.add_argument("wheel", metavar="WHEEL")
+    sub.add_argument("-d", "--dest", default=".", metavar="DIR", help="where the folder goes (default: this folder)")
+
+    sub = command("pack", commands.pack, "pack a folder into the wheel that its METADATA and WHEEL describe")
+    sub.add_argument("folder", metavar="DIR")
+    sub.add_argument("-d", "--dest", default=".", metavar="DIR", help="where the wheel goes (default: this folder)")
+    sub.add_argument("--build", metavar="B", help='the build tag; "" removes it')
+    sub.add_argument("--force", action="store_true", help="replace a wheel that is there with other bytes")
+
+    sub = command("check", commands.check, "report every rule that wheels break")
+    sub.add_argument("files", nargs="+", metavar="FILE")
+    sub.add_argument("--hashes", action="store_true", help="inflate every member and compare sizes, CRCs and digests")
+    sub.add_argument("--strict", action="store_true", help="fail on warnings too")
+    _json(sub)
+
+    sub = command("smoke", commands.smoke, "install a wheel into a fresh environment, import it, compare versions")
+    sub.add_argument("wheel", metavar="WHEEL")
+    sub.add_argument(
+        "--import", dest="imports", action="append", default=[], metavar="M", help="a module to import; repeatable"
+    )
+    sub.add_argument("--run", dest="code", metavar="CODE", help="Python code to run after the imports")
+    sub.add_argument(
+        "--requires", action="append", default=[], metavar="REQ", help="a requirement to install first; repeatable"
+    )
+
+    sub = command("release", commands.release, "build, make every variant of [tool.te-wheel], check and try each")
+    sub.add_argument("project", nargs="?", default=".", metavar="SRC", help="the project (default: this folder)")
+    _out_dir(sub, "dist")
+    sub.add_argument("--only", action="append", default=[], metavar="VARIANT", help="make this variant; repeatable")
+    sub.add_argument("--wheel", metavar="FILE", help="start from this wheel instead of building one")
+    _verbose(sub)
+    sub.add_argument("--no-smoke", dest="smoke", action="store_false", help="do not install and import the wheels")
+    sub.add_argument("--force", action="store_true", help="replace outputs that are there with other bytes")
+    _json(sub)
+    return parser
+
+
+def _repack_arguments(sub: argparse.ArgumentParser) -> None:
+    sub.add_argument("wheels", nargs="+", metavar="WHEEL")
+    _out_dir(sub, None)
+    name = sub.add_argument_group("name and version")
+    name.add_argument("--name", metavar="N", help="new distribution name")
+    name.add_argument("--version", metavar="V", help="new version; drops a local label that V does not have")
+    name.add_argument("--local", metavar="L", help='new local label, such as cu128; "" removes it')
+    name.add_argument("--build", metavar="B", help='new build tag; "" removes it')
+    name.add_argument("--python-tag", metavar="T", help="new Python tag, such as py3; several joined by '.'")
+    name.add_argument("--abi-tag", metavar="T", help="new ABI tag, such as none")
+    name.add_argument("--platform-tag", metavar="T", help="new platform tag, such as manylinux_2_28_x86_64")
+    headers = sub.add_argument_group("METADATA")
+    headers.add_argument(
+        "--set", action="append", default=[], metavar="'F: v'", help="replace all lines of a field; repeatable"
+    )
+    headers.add_argument("--add", action="append", default=[], metavar="'F: v'", help="add a line; repeatable")
+    headers.add_argument("--remove", action="append", default=[], metavar="F", help="remove a field; repeatable")
+    files = sub.add_argument_group("files")
+    files.add_argument("--add-file", action="append", default=[], metavar="SRC=DEST", help="add a file; repeatable")
+    files.add_argument(
+        "--remove-file", action="append", default=[], metavar="GLOB", help="remove members; * in a part, ** across"
+    )
+    run = sub.add_argument_group("the run")
+    run.add_argument("--replace", action="store_true", help="remove the input once the output is on the disk")
+    run.add_argument("--force", action="store_true", help="replace an output that is there with other bytes")
+    run.add_argument("--fsync", action="store_true", help="return only when the output is on the disk")
+    run.add_argument("--dry-run", action="store_true", help="print what would change, write nothing")
+    _json(run)
+
+
+def _out_dir(sub: argparse.ArgumentParser, default: str | None) -> None:
+    shown = default or "the folder of each input"
+    sub.add_argument("-o", "--out-dir", default=default, metavar="DIR", help=f"where outputs go (default: {shown})")
+
+
+def _verbose(sub: argparse.ArgumentParser) -> None:
+    sub.add_argument("-v", "--verbose", action="store_true", help="show the output of the build as it comes")
+
+
+def _json(sub: Any) -> None:
+    sub.add_argument("--json", action="store_true", help="print the same facts as JSON")
+
+
+class _PrintVersion(argparse.Action):
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> NoReturn:
+        from build_tools import __version__
+
+        print(f"te-wheel {__version__}")
+        parser.exit()

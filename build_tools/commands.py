@@ -1,0 +1,293 @@
+"""The commands of te-wheel: each takes its arguments, makes one call and prints what came back.
+
+A command's module is imported when the command runs, so that a tool which CI starts often starts
+fast.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from build_tools.console import Console
+from build_tools.errors import ReleaseError, UsageError
+
+if TYPE_CHECKING:
+    from build_tools.wheels.facts import WheelFacts
+    from build_tools.wheels.header_edit import Change
+
+DONE, FINDINGS, COULD_NOT = 0, 1, 2
+"""Exit codes."""
+
+
+def version(arguments: argparse.Namespace, console: Console) -> int:
+    from build_tools.version import parse_version, read_version, with_local
+
+    if arguments.raw is not None and arguments.file is not None:
+        raise UsageError("give a version or --file, not both", hint="see `te-wheel version --help`")
+    if arguments.raw is not None:
+        version = parse_version(arguments.raw)
+    else:
+        version = read_version(arguments.file or "VERSION.txt")
+    if arguments.local is not None:
+        version = with_local(version, arguments.local)
+    if arguments.stem is not None:
+        from build_tools.wheels.name import stem
+
+        print(stem(arguments.stem, version))
+    else:
+        print(version)
+    return DONE
+
+
+def build(arguments: argparse.Namespace, console: Console) -> int:
+    from build_tools.project import build_project
+
+    built = build_project(
+        arguments.src, arguments.out_dir, local=arguments.local, verbose=arguments.verbose, report=console.say
+    )
+    print(built.wheel)
+    print(built.sdist)
+    return DONE
+
+
+def show(arguments: argparse.Namespace, console: Console) -> int:
+    from build_tools.wheels.facts import read_facts
+
+    code = DONE
+    shown: list[str] = []
+    listed: list[dict[str, object]] = []
+    for wheel in arguments.wheels:
+        try:
+            facts = read_facts(wheel)
+        except ReleaseError as error:
+            code = COULD_NOT
+            console.error(error.faults, error.hint)
+            listed.append({"path": wheel, "error": str(error)})
+            continue
+        shown.append(_facts_text(facts))
+        listed.append(
+            {
+                "path": wheel,
+                "filename": facts.filename,
+                "name": facts.name,
+                "version": facts.version,
+                "build": facts.build,
+                "tags": list(facts.tags),
+                "requires_python": facts.requires_python,
+                "requires_dist": list(facts.requires_dist),
+                "files": facts.files,
+                "size": facts.size,
+                "sha256": facts.sha256,
+                "agrees": facts.agrees,
+            }
+        )
+    if arguments.json:
+        _print_json(listed)
+    elif shown:
+        print("\n\n".join(shown))
+    return code
+
+
+def _facts_text(facts: WheelFacts) -> str:
+    rows = [
+        ("name", facts.name),
+        ("version", facts.version),
+        ("build", facts.build or "none"),
+        ("tags", " ".join(facts.tags)),
+        ("file name", facts.filename),
+        ("python", facts.requires_python or "any"),
+        *[("requires" if i == 0 else "", value) for i, value in enumerate(facts.requires_dist)],
+        ("files", str(facts.files)),
+        ("size", f"{facts.size:,} bytes"),
+        ("sha256", facts.sha256),
+        ("agrees", "yes" if facts.agrees else "no"),
+        *[("", str(finding)) for finding in facts.findings if finding.blocks],
+    ]
+    return "\n".join([str(facts.path), *(f"  {label:<10} {value}" for label, value in rows)])
+
+
+def repack(arguments: argparse.Namespace, console: Console) -> int:
+    from build_tools.wheels.batch import repack_all
+    from build_tools.wheels.edit import WheelEdit
+
+    edit = WheelEdit(
+        name=arguments.name,
+        version=arguments.version,
+        local=arguments.local,
+        build=arguments.build,
+        python_tag=arguments.python_tag,
+        abi_tag=arguments.abi_tag,
+        platform_tag=arguments.platform_tag,
+        set=arguments.set,
+        add=arguments.add,
+        remove=arguments.remove,
+        add_file=arguments.add_file,
+        remove_file=arguments.remove_file,
+    )
+    made = repack_all(
+        arguments.wheels,
+        arguments.out_dir,
+        edit,
+        replace=arguments.replace,
+        force=arguments.force,
+        fsync=arguments.fsync,
+        dry_run=arguments.dry_run,
+    )
+    code = DONE
+    listed: list[dict[str, object]] = []
+    summary: list[tuple[str, ...]] = []
+    for source, result in made:
+        if isinstance(result, ReleaseError):
+            code = COULD_NOT
+            console.error(result.faults, result.hint)
+            listed.append({"source": str(source), "error": str(result)})
+            continue
+        changes = [_change_text(change) for change in result.changes]
+        summary.append((source.name, result.path.name, str(len(changes))))
+        if arguments.json:
+            listed.append(
+                {
+                    "source": str(source),
+                    "path": str(result.path),
+                    "sha256": result.sha256,
+                    "size": result.size,
+                    "written": result.written,
+                    "changes": [
+                        {"where": change.where, "field": change.field, "old": change.old, "new": change.new}
+                        for change in result.changes
+                    ],
+                }
+            )
+        elif arguments.dry_run:
+            print("\n".join([str(result.path), *(f"  {change}" for change in changes)]))
+        else:
+            console.say("\n".join([f"{source.name}: {len(changes) or 'no'} changes", *(f"  {c}" for c in changes)]))
+            if not result.written:
+                console.note(f"{str(result.path)!r} was there already with the same bytes, nothing was written")
+            print(result.path, flush=True)
+    if arguments.json:
+        _print_json(listed)
+    console.summary("Repacked wheels", ("wheel", "became", "changes"), summary)
+    return code
+
+
+def _change_text(change: Change) -> str:
+    head = f"{change.where} {change.field}"
+    if change.old is None:
+        return f"{head}: + {change.new}"
+    if change.new is None:
+        return f"{head}: - {change.old}"
+    return f"{head}: {change.old} -> {change.new}"
+
+
+def unpack(arguments: argparse.Namespace, console: Console) -> int:
+    from build_tools.wheels.unpacked import unpack
+
+    print(unpack(arguments.wheel, arguments.dest))
+    return DONE
+
+
+def pack(arguments: argparse.Namespace, console: Console) -> int:
+    from build_tools.wheels.unpacked import pack
+
+    packed = pack(arguments.folder, arguments.dest, build=arguments.build, force=arguments.force)
+    if not packed.written:
+        console.note(f"{str(packed.path)!r} was there already with the same bytes, nothing was written")
+    print(packed.path)
+    return DONE
+
+
+def check(arguments: argparse.Namespace, console: Console) -> int:
+    from build_tools.wheels.check import check_wheel
+    from build_tools.wheels.finding import Severity
+
+    code = DONE
+    listed: list[dict[str, object]] = []
+    rows: list[tuple[str, ...]] = []
+    for path in arguments.files:
+        try:
+            findings = check_wheel(path, hashes=arguments.hashes)
+        except ReleaseError as error:
+            code = COULD_NOT
+            console.error(error.faults, error.hint)
+            listed.append({"path": path, "error": str(error)})
+            continue
+        errors = sum(finding.severity is Severity.ERROR for finding in findings)
+        warnings = len(findings) - errors
+        if (errors or (warnings and arguments.strict)) and code == DONE:
+            code = FINDINGS
+        listed.append(
+            {
+                "path": path,
+                "findings": [
+                    {
+                        "code": finding.code,
+                        "severity": str(finding.severity),
+                        "message": finding.message,
+                        "member": finding.member,
+                        "rule": f"{finding.rule.source}: {finding.rule.summary}",
+                    }
+                    for finding in findings
+                ],
+            }
+        )
+        for finding in findings:
+            if not arguments.json:
+                print(f"{path}: {finding.severity}: {finding}")
+            console.annotate(str(finding.severity), str(finding), file=path, title=finding.code)
+        console.say(f"{path}: {errors} errors, {warnings} warnings")
+        rows.append((Path(path).name, str(errors), str(warnings)))
+    if arguments.json:
+        _print_json(listed)
+    console.summary("Checked wheels", ("wheel", "errors", "warnings"), rows)
+    return code
+
+
+def smoke(arguments: argparse.Namespace, console: Console) -> int:
+    from build_tools.smoke import smoke_wheel
+
+    result = smoke_wheel(
+        arguments.wheel,
+        imports=arguments.imports,
+        run=arguments.code,
+        requires=arguments.requires,
+        report=console.say,
+    )
+    for part, status in result.parts:
+        print(f"{part}: {status}")
+    return FINDINGS if result.failed else DONE
+
+
+def release(arguments: argparse.Namespace, console: Console) -> int:
+    from build_tools.release import format_table
+    from build_tools.release import release as make_release
+
+    done = make_release(
+        arguments.project,
+        arguments.out_dir,
+        only=arguments.only,
+        wheel=arguments.wheel,
+        smoke=arguments.smoke,
+        force=arguments.force,
+        verbose=arguments.verbose,
+        report=console.say,
+    )
+    if arguments.json:
+        _print_json(done.facts)
+    else:
+        print(format_table(done))
+    console.error(done.faults)
+    rows = [
+        [artifact.file.path.name, *(str(status) for _, status in artifact.smoke.parts)] for artifact in done.artifacts
+    ]
+    console.summary(f"Release of {done.name} {done.version}", ("wheel", "install", "import", "version"), rows)
+    if done.failures:
+        return COULD_NOT
+    return FINDINGS if done.failed else DONE
+
+
+def _print_json(value: object) -> None:
+    print(json.dumps(value, indent=2, ensure_ascii=False))

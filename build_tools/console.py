@@ -1,0 +1,76 @@
+"""Talk to the person or the job that runs the command line.
+
+stdout is data; what is said here goes to stderr. Colour is only an addition, and off where
+NO_COLOR is set or stderr is no terminal. Under GitHub Actions errors and findings become
+annotations, and summaries go to the job's page.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable, Sequence
+
+_COLOURS = {"error": "31;1", "warning": "33;1", "hint": "36", "note": "36"}
+
+
+class Console:
+    """Where one run of the command line says things.
+
+    Args:
+        quiet: say errors and hints alone.
+    """
+
+    def __init__(self, *, quiet: bool = False) -> None:
+        self._quiet = quiet
+        self._colour = not os.environ.get("NO_COLOR") and sys.stderr.isatty()
+        self._actions = os.environ.get("GITHUB_ACTIONS") == "true"
+
+    def say(self, text: str) -> None:
+        """What is being done, or was: for people."""
+        if not self._quiet:
+            print(text, file=sys.stderr)
+
+    def note(self, text: str) -> None:
+        if not self._quiet:
+            self._label("note", text)
+
+    def error(self, faults: Iterable[str], hint: str | None = None) -> None:
+        """Each fault in a line of its own, then what to do next."""
+        for fault in faults:
+            self._label("error", fault)
+            self.annotate("error", fault)
+        if hint:
+            self._label("hint", hint)
+
+    def annotate(self, level: str, message: str, *, file: str | None = None, title: str | None = None) -> None:
+        """An annotation on the page of a GitHub Actions job; nothing elsewhere."""
+        if self._actions:
+            pairs = [("file", file), ("title", title)]
+            properties = ",".join(f"{key}={_escape(value, property=True)}" for key, value in pairs if value)
+            print(f"::{level}{' ' + properties if properties else ''}::{_escape(message)}", file=sys.stderr)
+
+    def summary(self, title: str, header: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+        """A table on the page of a GitHub Actions job; nothing elsewhere."""
+        path = os.environ.get("GITHUB_STEP_SUMMARY") if self._actions else None
+        if not path:
+            return
+        lines = [f"### {title}", "", _row(header), _row(["---"] * len(header)), *map(_row, rows), ""]
+        try:
+            with open(path, "a", encoding="utf-8") as file:
+                file.write("\n".join(lines) + "\n")
+        except OSError as error:
+            self.say(f"note: the step summary {path!r} cannot be written: {error.strerror}")
+
+    def _label(self, label: str, text: str) -> None:
+        shown = f"\x1b[{_COLOURS[label]}m{label}:\x1b[0m" if self._colour else f"{label}:"
+        print(f"{shown} {text}", file=sys.stderr)
+
+
+def _row(cells: Sequence[str]) -> str:
+    return "| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in cells) + " |"
+
+
+def _escape(text: str, *, property: bool = False) -> str:
+    text = text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+    return text.replace(":", "%3A").replace(",", "%2C") if property else text

@@ -1,0 +1,382 @@
+"""A wheel -> a fresh environment: installed, imported, and its version compared.
+
+The environment has two layers: a base in which requirements such as torch are installed once
+(:class:`Base`), and for each wheel a new one over it, so that what one wheel brings no other sees.
+What could not be tried is *skipped*, with the reason; it is never reported as passed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import os
+import shutil
+import sys
+import sysconfig
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.tags import sys_tags
+
+from build_tools.child import Finished, environment, run_child
+from build_tools.errors import ReleaseError, ToolError
+from build_tools.version import parse_version
+from build_tools.wheels.name import WheelName
+from build_tools.wheels.wheel import Wheel
+
+Report = Callable[[str], None]
+
+_MISLEADING = ("PYTHON", "PIP_USER", "PIP_TARGET", "PIP_PREFIX")
+"""How variables begin that change what Python imports, or where pip installs to."""
+_MODULE_ENDINGS = (".py", ".so", ".pyd")
+_NOT_FOR_USE = {"test", "tests", "testing", "docs", "doc", "examples", "benchmarks", "setup", "conftest"}
+"""Names at the top of a wheel that are there by mistake, as a rule."""
+
+
+def _silent(line: str) -> None:
+    """Report nothing."""
+
+
+class Outcome(StrEnum):
+    PASSED = "passed"
+    FAILED = "failed"
+    SKIPPED = "skipped"
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """How one part of the trial ended, and why unless it passed.
+
+    >>> str(Status.skipped("torch==2.13.0 could not be installed"))
+    'skipped: torch==2.13.0 could not be installed'
+    """
+
+    outcome: Outcome
+    why: str = ""
+
+    @classmethod
+    def passed(cls) -> Self:
+        return cls(Outcome.PASSED)
+
+    @classmethod
+    def failed(cls, why: str) -> Self:
+        return cls(Outcome.FAILED, why)
+
+    @classmethod
+    def skipped(cls, why: str) -> Self:
+        return cls(Outcome.SKIPPED, why)
+
+    def __str__(self) -> str:
+        return f"{self.outcome}: {self.why}" if self.why else str(self.outcome)
+
+
+@dataclass(frozen=True, slots=True)
+class SmokeResult:
+    """How the trial of one wheel ended.
+
+    Attributes:
+        wheel: its file name.
+        install: the installation, with dependencies.
+        imported: every import and the snippet.
+        version: the version of the installed metadata, and ``__version__`` of the modules imported
+            that the wheel holds, against the file name.
+    """
+
+    wheel: str
+    install: Status
+    imported: Status
+    version: Status
+
+    @classmethod
+    def skip(cls, wheel: str, why: str) -> Self:
+        """The result of a trial that did not take place."""
+        return cls(wheel, *(Status.skipped(why),) * 3)
+
+    @property
+    def parts(self) -> tuple[tuple[str, Status], ...]:
+        """The parts in order, each with its name."""
+        return (("install", self.install), ("import", self.imported), ("version", self.version))
+
+    @property
+    def failed(self) -> bool:
+        """Whether any part failed; a skipped one has not."""
+        return any(status.outcome is Outcome.FAILED for _, status in self.parts)
+
+
+class Base:
+    """An environment with ``requires`` in it, over which each wheel gets a layer. A context manager.
+
+    It lives in a temporary folder, which goes when the context is left, by an interrupt too.
+
+    Attributes:
+        requires: the requirements.
+        missing: why they are not there, or ``""``. Wheels are then installed without dependencies.
+
+    Raises:
+        ToolError: no environment can be made.
+    """
+
+    def __init__(self, requires: Iterable[str] = (), *, report: Report = _silent) -> None:
+        self.requires = tuple(requires)
+        self.missing = ""
+        self._report = report
+        self._layers = itertools.count(1)
+
+    def __enter__(self) -> Self:
+        self._scratch = tempfile.TemporaryDirectory(prefix="te-wheel-smoke-", ignore_cleanup_errors=True)
+        try:
+            self.folder = Path(self._scratch.name).resolve()
+            for name in ("tmp", "empty"):  # where children keep temporary files, and where they run
+                (self.folder / name).mkdir()
+            self._home = self._make_environment("base", pip=True)
+            self._install_requires()
+        except BaseException:
+            self._scratch.cleanup()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._scratch.cleanup()
+
+    def _install_requires(self) -> None:
+        if not self.requires:
+            return
+        what = ", ".join(self.requires)
+        self._report(f"installing {what}, once for all wheels")
+        done = self.pip(self._home, "--no-compile", *self.requires)
+        if done.code != 0:
+            for line in done.lines:
+                self._report(line)
+            self.missing = f"{what} could not be installed"
+
+    @contextlib.contextmanager
+    def layer(self) -> Iterator[Path]:
+        """A new environment without pip that sees what the base has, below what it gets itself."""
+        home = self._make_environment(f"layer{next(self._layers)}", pip=False)
+        if self.requires:
+            sites = dict.fromkeys(_path(self._home, kind) for kind in ("purelib", "platlib"))
+            link = "".join(f"import site; site.addsitedir({str(site)!r})\n" for site in sites)
+            (_path(home, "purelib") / "te-wheel-base.pth").write_text(link, encoding="utf-8")
+        try:
+            yield home
+        finally:
+            shutil.rmtree(home, ignore_errors=True)
+
+    def _make_environment(self, name: str, *, pip: bool) -> Path:
+        home = self.folder / name
+        command: list[str | Path] = [sys.executable, "-I", "-m", "venv", home]
+        done = self.run(command if pip else [*command, "--without-pip"])
+        if done.code != 0:
+            raise ToolError(
+                f"no virtual environment can be made: {_last(done.lines)}",
+                hint=f"{sys.executable} needs the modules venv and ensurepip; on Debian: apt install python3-venv",
+            )
+        return home
+
+    def pip(self, home: Path, *arguments: str | Path) -> Finished:
+        """Run ``pip install`` of the base for the environment ``home``."""
+        command: list[str | Path] = [_python(self._home), "-I", "-m", "pip", "--python", _python(home), "install"]
+        options = ("--disable-pip-version-check", "--no-input", "--progress-bar=off")
+        return self.run([*command, *options, *arguments])
+
+    def run(self, command: Sequence[str | Path]) -> Finished:
+        """Run a child in an empty folder, without the variables that change what Python imports."""
+        env = environment(self.folder / "tmp")
+        env = {name: value for name, value in env.items() if not name.startswith(_MISLEADING)}
+        return run_child(command, folder=self.folder / "empty", env=env)
+
+
+def smoke_wheel(
+    wheel: str | os.PathLike[str],
+    *,
+    imports: Iterable[str] = (),
+    run: str | None = None,
+    requires: Iterable[str] = (),
+    base: Base | None = None,
+    report: Report = _silent,
+) -> SmokeResult:
+    """Install a wheel in a fresh environment, import from it, and compare versions.
+
+    Args:
+        wheel: the wheel.
+        imports: the modules to import; none means the packages and modules at the top of the wheel.
+        run: Python that is run after the imports, with the imported packages at hand; an expression
+            that gives False fails.
+        requires: requirements to install first; not looked at where ``base`` is given.
+        base: the environment to start from, shared by several wheels.
+        report: gets each line of talk, and the whole output of a step that fails.
+
+    Raises:
+        ToolError: it cannot be tried: no environment can be made, or the wheel is not for this
+            interpreter and system.
+        FileError, WheelNameError: there is no such file, or its name is no wheel's.
+    """
+    path = Path(wheel).absolute()
+    name = WheelName.parse(path.name)
+    modules, python = _read(path)
+    _check_suitable(name, python)
+    trial = _Trial(path, name, modules, tuple(imports), run, report)
+    if base is not None:
+        return trial.take(base)
+    with Base(requires, report=report) as own:
+        return trial.take(own)
+
+
+@dataclass(frozen=True, slots=True)
+class _Trial:
+    """One wheel and what is asked of it."""
+
+    path: Path
+    name: WheelName
+    modules: frozenset[str]
+    imports: tuple[str, ...]
+    run: str | None
+    report: Report
+
+    def take(self, base: Base) -> SmokeResult:
+        with base.layer() as home:
+            return self._take(base, home)
+
+    def _take(self, base: Base, home: Path) -> SmokeResult:
+        self.report(f"installing {self.path.name} in a fresh environment")
+        done = base.pip(home, *(["--no-deps"] if base.missing else []), self.path)
+        if done.code != 0:
+            why = self._plain(_last(done.lines, "ERROR: "), base)
+            self._tell(done)
+            return SmokeResult(self.path.name, Status.failed(why), *(Status.skipped("not installed"),) * 2)
+        imports = self.imports or tuple(sorted(_importable(self.modules)))
+        asked = self._asked(base.missing, imports)
+        result = self._probe(base, home, () if asked else imports, None if asked else self.run)
+        if isinstance(result, Status):
+            return SmokeResult(self.path.name, Status.passed(), result, Status.skipped("the interpreter died"))
+        faults = [self._plain(fault, base) for fault in result["faults"]]
+        imported = asked or (Status.failed("; ".join(faults)) if faults else Status.passed())
+        return SmokeResult(self.path.name, Status.passed(), imported, self._compare(result))
+
+    def _asked(self, missing: str, imports: Sequence[str]) -> Status | None:
+        """Why nothing is imported, or ``None`` where something is."""
+        if missing:
+            return Status.skipped(f"{missing}, so the wheel was installed without dependencies")
+        if not imports and self.run is None:
+            return Status.skipped("the wheel holds no module at its top, and none was asked for")
+        return None
+
+    def _probe(self, base: Base, home: Path, imports: Sequence[str], run: str | None) -> dict[str, Any] | Status:
+        parents = [".".join(module.split(".")[:n]) for module in imports for n in range(1, module.count(".") + 2)]
+        held = [module for module in dict.fromkeys(parents) if module in self.modules]
+        task, answer = home / "task.json", home / "answer.json"
+        facts = {"distribution": self.name.project, "imports": imports, "held": held, "run": run}
+        task.write_text(json.dumps(facts), encoding="utf-8")
+        if imports or run:
+            self.report(f"importing {', '.join(imports)}" + (f", then running {run!r}" if run else ""))
+        done = base.run([_python(home), "-I", Path(__file__).with_name("smoke_probe.py"), task, answer])
+        try:
+            result: dict[str, Any] = json.loads(answer.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            self._tell(done)
+            how = f"by signal {-done.code}" if done.code < 0 else f"with exit code {done.code}"
+            return Status.failed(f"the interpreter ended {how}: {self._plain(_last(done.lines), base)}")
+        if result["faults"]:
+            self._tell(done)
+        return result
+
+    def _compare(self, result: dict[str, Any]) -> Status:
+        expected = self.name.version
+        faults: list[str] = []
+        said = {"the installed metadata": result["installed"]}
+        said |= {f"{module}.__version__": text for module, text in result["versions"].items()}
+        for where, text in said.items():
+            allowed = [str(expected)]
+            if where.endswith("__version__"):
+                allowed.append(expected.public)  # a rewrite that adds a label leaves the code as it is
+            if _normal(text) not in allowed:
+                faults.append(f"{where} is {text!r}, expected {' or '.join(map(repr, dict.fromkeys(allowed)))}")
+        return Status.failed("; ".join(faults)) if faults else Status.passed()
+
+    def _tell(self, done: Finished) -> None:
+        for line in done.lines:
+            self.report(line)
+
+    def _plain(self, text: str, base: Base) -> str:
+        """A reason without the folders that only this run had."""
+        return text.replace(f"{self.path.parent}{os.sep}", "").replace(f"{base.folder}{os.sep}", "")
+
+
+def _read(path: Path) -> tuple[frozenset[str], str]:
+    """The modules that a wheel holds, and its Requires-Python.
+
+    What cannot be read holds none: the installer then says what is wrong with it.
+    """
+    with Wheel.open(path) as wheel:
+        names = [member.name for member in wheel.archive.members if not member.is_dir]
+        python = (wheel.metadata.get("Requires-Python") if wheel.metadata else None) or ""
+    modules: set[str] = set()
+    for name in names:
+        parts = name.split("/")
+        if parts[0].endswith(".data"):
+            if len(parts) < 3 or parts[1] not in ("purelib", "platlib"):
+                continue
+            parts = parts[2:]
+        *folders, file = parts
+        if not file.endswith(_MODULE_ENDINGS):
+            continue
+        stem = file.split(".", 1)[0]
+        dotted = [*folders] if stem == "__init__" else [*folders, stem]
+        if dotted and all(part.isidentifier() for part in dotted):
+            modules.add(".".join(dotted))
+    return frozenset(modules), python
+
+
+def _importable(modules: Iterable[str]) -> set[str]:
+    """The top-level modules to import where nobody says which: the public ones, else the private."""
+    tops = {module for module in modules if "." not in module} - _NOT_FOR_USE
+    return {module for module in tops if not module.startswith("_")} or tops
+
+
+def _check_suitable(name: WheelName, python: str) -> None:
+    here = f"Python {sys.version_info.major}.{sys.version_info.minor} on {sysconfig.get_platform()}"
+    if not {str(tag) for tag in sys_tags()} & set(name.tags):
+        raise ToolError(
+            f"{name.filename} is not for {here}, so it cannot be tried: its tags are {', '.join(name.tags)}",
+            hint="run te-wheel with an interpreter and on a system that the wheel is for",
+        )
+    try:
+        suits = SpecifierSet(python).contains(".".join(map(str, sys.version_info[:3])), prereleases=True)
+    except InvalidSpecifier:
+        return  # the installer says so
+    if not suits:
+        raise ToolError(
+            f"{name.filename} is not for {here}, so it cannot be tried: it requires Python {python}",
+            hint="run te-wheel with an interpreter that the wheel is for",
+        )
+
+
+def _normal(text: str) -> str | None:
+    try:
+        return str(parse_version(text))
+    except ReleaseError:
+        return None
+
+
+def _last(lines: Sequence[str], start: str = "") -> str:
+    """The last line that says something, of those that begin with ``start`` where there are any."""
+    told = [line.strip() for line in lines if line.strip()]
+    marked = [line.removeprefix(start) for line in told if line.startswith(start)]
+    return (marked or told or ["it printed nothing"])[-1]
+
+
+def _path(home: Path, kind: str) -> Path:
+    return Path(sysconfig.get_path(kind, "venv", {"base": str(home), "platbase": str(home)}))
+
+
+def _python(home: Path) -> Path:
+    return _path(home, "scripts") / ("python.exe" if os.name == "nt" else "python")

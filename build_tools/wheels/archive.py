@@ -1,0 +1,184 @@
+"""Read a zip archive and name everything that is wrong with it.
+
+Faults of its records and names are collected as findings, never raised, so that one look reports
+them all; what can still be read is read.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from build_tools.errors import FileError, WheelError
+from build_tools.wheels import zip_format as fmt
+from build_tools.wheels.central_directory import CentralDirectory, Member
+from build_tools.wheels.member_names import check_names, leaves_tree
+
+MAX_SYMLINK = 4096
+CHUNK = 1 << 20
+
+
+class Archive:
+    """An open zip archive: its members in the order of the central directory, and its faults.
+
+    Use as a context manager; the file stays open until :meth:`close`.
+    """
+
+    def __init__(self, path: Path, fd: int, size: int) -> None:
+        self.path = path
+        self.fd = fd
+        self.size = size
+        directory = CentralDirectory(self.read_at, size)
+        self.members = directory.members
+        self.findings = directory.findings
+        self.by_name = {member.name: member for member in self.members}
+        self._check_names()
+
+    @classmethod
+    def open(cls, path: str | os.PathLike[str]) -> Self:
+        """Open and read ``path``.
+
+        Raises:
+            FileError: there is no such file, it is a folder or a device, or it cannot be read.
+        """
+        where = os.fspath(path)
+        fd = -1
+        try:
+            # O_NONBLOCK: opening a pipe would wait for its writer.
+            flags = os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
+            fd = os.open(where, flags | getattr(os, "O_NONBLOCK", 0))
+            info = os.fstat(fd)
+            if stat.S_ISDIR(info.st_mode):
+                raise FileError(f"{where!r} is a folder, expected a wheel file")
+            if not stat.S_ISREG(info.st_mode):
+                raise FileError(f"{where!r} is no regular file, expected a wheel file")
+            return cls(Path(where), fd, info.st_size)
+        except OSError as error:
+            if fd >= 0:
+                os.close(fd)
+            if isinstance(error, FileError):
+                raise
+            raise FileError(f"cannot read {where!r}: {error.strerror}") from error
+        except BaseException:
+            if fd >= 0:
+                os.close(fd)
+            raise
+
+    def close(self) -> None:
+        if self.fd >= 0:
+            os.close(self.fd)
+            self.fd = -1
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def read_at(self, offset: int, length: int) -> bytes:
+        """``length`` bytes from ``offset``; fewer at the end of the file."""
+        try:
+            if hasattr(os, "pread"):
+                return os.pread(self.fd, length, offset)
+            os.lseek(self.fd, offset, os.SEEK_SET)
+            return os.read(self.fd, length)
+        except OSError as error:
+            raise FileError(f"cannot read {str(self.path)!r}: {error.strerror}") from error
+
+    # -- data ---------------------------------------------------------------------------------
+
+    def chunks(self, member: Member) -> Iterator[bytes]:
+        """The uncompressed data of ``member`` in pieces of at most a megabyte.
+
+        Raises:
+            WheelError: the data is cut, does not inflate, or has another size or CRC than its
+                header says. Raised as soon as it is seen: never more than ``member.size`` bytes
+                come out.
+        """
+        if member.method not in (fmt.STORED, fmt.DEFLATED):
+            raise self._data_error(member, f"its compression method {member.method} is not allowed in a wheel")
+        crc = size = 0
+        raw = self._raw(member)
+        for data in self._inflate(member, raw) if member.method == fmt.DEFLATED else raw:
+            crc, size = zlib.crc32(data, crc), size + len(data)
+            if size > member.size:
+                raise self._data_error(member, f"it inflates to more than the {member.size} bytes of its header")
+            yield data
+        if size != member.size:
+            raise self._data_error(member, f"it inflates to {size} bytes, its header says {member.size}")
+        if crc != member.crc:
+            raise self._data_error(member, f"its CRC is {crc:08x}, its header says {member.crc:08x}")
+
+    def _raw(self, member: Member) -> Iterator[bytes]:
+        offset = member.data_offset
+        while offset < member.end:
+            data = self.read_at(offset, min(CHUNK, member.end - offset))
+            if not data:
+                raise self._data_error(member, "its data is cut")
+            offset += len(data)
+            yield data
+
+    def _inflate(self, member: Member, raw: Iterator[bytes]) -> Iterator[bytes]:
+        inflater = zlib.decompressobj(-zlib.MAX_WBITS)
+        try:
+            for piece in raw:
+                todo = piece
+                while todo and not inflater.eof:
+                    yield inflater.decompress(todo, CHUNK)
+                    todo = inflater.unconsumed_tail
+                if inflater.eof and (inflater.unused_data or next(raw, b"")):
+                    raise self._data_error(member, "bytes follow its deflate stream")
+            # The last bytes may wait inside, where the piece before them was full.
+            while not inflater.eof and (data := inflater.decompress(b"", CHUNK)):
+                yield data
+        except zlib.error as error:
+            raise self._data_error(member, f"its data does not inflate ({error})") from error
+        if not inflater.eof:
+            raise self._data_error(member, "its deflate stream is cut")
+
+    def read(self, member: Member, limit: int) -> bytes:
+        """The whole data of ``member``.
+
+        Raises:
+            WheelError: as :meth:`chunks`, or the member is larger than ``limit`` bytes.
+        """
+        if member.size > limit:
+            raise self._data_error(member, f"it holds {member.size} bytes, at most {limit} are read")
+        return b"".join(self.chunks(member))
+
+    def _data_error(self, member: Member, why: str) -> WheelError:
+        return WheelError(f"{self.path.name}: {member.name}: {why}")
+
+    # -- names --------------------------------------------------------------------------------
+
+    def _find(self, code: str, message: str, member: str) -> None:
+        self.findings.append(Finding(code, message, member))
+
+    def _check_names(self) -> None:
+        self.findings += check_names(member.name for member in self.members)
+        links: dict[str, str] = {}
+        for member in self.members:
+            if member.is_symlink:
+                self._find("zip-symlink", "it is a symlink, which pip and uv unpack as a text file", member.name)
+                target = self._link_target(member)
+                if target is not None:
+                    links[member.name] = target
+        for name, target in links.items():
+            if leaves_tree(name, links):
+                self._find("zip-symlink-escape", f"the symlink to {target!r} leaves the archive", name)
+
+    def _link_target(self, member: Member) -> str | None:
+        try:
+            return self.read(member, MAX_SYMLINK).decode()
+        except WheelError as error:
+            self._find("zip-data", f"the symlink cannot be read ({error})", member.name)
+        except UnicodeDecodeError:
+            self._find("zip-symlink-escape", "the target of the symlink is not UTF-8", member.name)
+        return None

@@ -1,0 +1,193 @@
+"""Write a clean zip archive; take unchanged members over as compressed bytes.
+
+A run of members that stay as they are, name and all, moves as one block through the kernel's
+file copy (``copy_file_range``): nothing is inflated and nothing passes through this process.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import zlib
+from dataclasses import dataclass, replace
+
+from build_tools.errors import WheelError
+from build_tools.wheels import zip_format as fmt
+from build_tools.wheels.archive import Archive
+from build_tools.wheels.central_directory import Member
+from build_tools.wheels.zip_format import Entry
+
+_STEP = 64 << 20
+"""Bytes for one system call: small enough that an interrupt is answered soon."""
+_CHUNK = 1 << 20
+_NO_KERNEL_COPY = {
+    getattr(errno, name)
+    for name in ("ENOSYS", "EXDEV", "EINVAL", "EOPNOTSUPP", "ENOTSUP", "EPERM", "EBADF", "ETXTBSY", "EOVERFLOW")
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """New data for a member: its header facts and its compressed bytes."""
+
+    entry: Entry
+    compressed: bytes
+
+    @classmethod
+    def make(cls, entry: Entry, data: bytes) -> Content:
+        """Compress ``data`` as ``entry.method`` says; sizes and CRC of ``entry`` are replaced."""
+        compressed = deflate(data) if entry.method == fmt.DEFLATED else data
+        sized = replace(entry, crc=zlib.crc32(data), compressed_size=len(compressed), size=len(data))
+        return cls(sized, compressed)
+
+
+def deflate(data: bytes) -> bytes:
+    compressor = zlib.compressobj(zlib.Z_DEFAULT_COMPRESSION, zlib.DEFLATED, -zlib.MAX_WBITS)
+    return compressor.compress(data) + compressor.flush()
+
+
+class ArchiveWriter:
+    """Writes members one after the other to the file ``fd``, from its start.
+
+    Call :meth:`keep`, :meth:`add` or :meth:`begin`, :meth:`write`, :meth:`end` in the order that
+    the archive shall have, then :meth:`finish`.
+    """
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+        self._position = 0
+        self._pending = bytearray()
+        self._run: tuple[Archive, int, int] | None = None
+        self._central: list[bytes] = []
+        self._open: tuple[Entry, int]
+
+    def keep(self, archive: Archive, member: Member, name: str) -> None:
+        """Take ``member`` over under ``name``, its compressed bytes as they are."""
+        if member.clean and member.name == name:
+            self._enter(member)
+            self._copy(archive, member.header_offset, member.end)
+            return
+        renamed = replace(member, name=name)
+        self._enter(renamed)
+        self._append(fmt.local_header(renamed))
+        self._copy(archive, member.data_offset, member.end)
+
+    def add(self, content: Content) -> None:
+        """Write a member with new data."""
+        header = fmt.local_header(content.entry)
+        self._enter(content.entry)
+        self._append(header)
+        self._append(content.compressed)
+
+    def begin(self, entry: Entry) -> None:
+        """Start a member whose compressed bytes come in pieces; its ``size`` must be right already."""
+        self._open = (entry, self._position)
+        self._append(fmt.local_header(entry))
+
+    def write(self, compressed: bytes) -> None:
+        """The next compressed bytes of the member that was begun."""
+        self._append(compressed)
+
+    def end(self, crc: int, size: int) -> None:
+        """Close the member that was begun, now that its CRC and size are known.
+
+        Raises:
+            WheelError: the file had another size when the member was begun.
+        """
+        entry, start = self._open
+        room = len(fmt.local_header(entry))
+        entry = replace(entry, crc=crc, compressed_size=self._position - start - room, size=size)
+        header = fmt.local_header(entry)
+        if len(header) != room:
+            raise WheelError(f"{entry.name}: the file changed its size while it was read")
+        written = self._position - len(self._pending)
+        if start >= written:
+            self._pending[start - written : start - written + room] = header
+        else:
+            self._flush_pending()
+            os.lseek(self._fd, start, os.SEEK_SET)
+            write_all(self._fd, header)
+            os.lseek(self._fd, 0, os.SEEK_END)
+        self._central.append(fmt.central_header(entry, start))
+
+    def finish(self) -> int:
+        """Write the central directory and the end record; return the size of the archive."""
+        self._flush_run()
+        central_offset, central_size = self._position, sum(map(len, self._central))
+        for record in self._central:
+            self._append(record)
+        self._append(fmt.end_records(len(self._central), central_offset, central_size))
+        self._flush_pending()
+        return self._position
+
+    # ``_position`` counts everything that was entered, pending bytes and the open run included.
+
+    def _enter(self, entry: Entry) -> None:
+        self._central.append(fmt.central_header(entry, self._position))
+
+    def _append(self, data: bytes) -> None:
+        self._flush_run()
+        self._pending += data
+        self._position += len(data)
+        if len(self._pending) >= _CHUNK:
+            self._flush_pending()
+
+    def _copy(self, archive: Archive, start: int, end: int) -> None:
+        if self._run and self._run[0] is archive and self._run[2] == start:
+            self._run = (archive, self._run[1], end)
+        else:
+            self._flush_run()
+            self._run = (archive, start, end)
+        self._position += end - start
+
+    def _flush_pending(self) -> None:
+        write_all(self._fd, self._pending)
+        self._pending.clear()
+
+    def _flush_run(self) -> None:
+        if self._run:
+            archive, start, end = self._run
+            self._run = None
+            self._flush_pending()
+            copy_range(archive, start, end, self._fd)
+
+
+def write_all(fd: int, data: bytes | bytearray) -> None:
+    """Write all of ``data``, however many calls that takes."""
+    view = memoryview(data)
+    try:
+        while view:
+            written = os.write(fd, view)
+            rest = view[written:]
+            view.release()
+            view = rest
+    finally:
+        view.release()
+
+
+def copy_range(archive: Archive, start: int, end: int, target: int) -> None:
+    """Append the bytes ``start .. end`` of an archive's file to ``target``.
+
+    By the kernel where it can (no copy through this process, on some file systems no copy at
+    all), else through a buffer of one megabyte.
+
+    Raises:
+        WheelError: the file became shorter meanwhile.
+    """
+    position = start
+    if hasattr(os, "copy_file_range"):
+        try:
+            while position < end:
+                copied = os.copy_file_range(archive.fd, target, min(_STEP, end - position), position)
+                if not copied:
+                    break
+                position += copied
+        except OSError as error:
+            if error.errno not in _NO_KERNEL_COPY:
+                raise
+    while position < end:
+        data = archive.read_at(position, min(_CHUNK, end - position))
+        if not data:
+            raise WheelError(f"{archive.path.name}: the file became shorter while it was read")
+        write_all(target, data)
+        position += len(data)

@@ -1,0 +1,306 @@
+"""The records of a zip archive, read and held against each other.
+
+Nothing is trusted: each local header must agree with its central one, members may not overlap,
+and nothing may stand before, between or behind them.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from build_tools.wheels import zip_format as fmt
+from build_tools.wheels.finding import Finding
+from build_tools.wheels.zip_format import Entry
+
+MAX_MEMBERS = 500_000
+MAX_CENTRAL_SIZE = 128 << 20
+"""Bytes of the central directory; both bounds keep a hostile file from taking all memory."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Member(Entry):
+    """A member of an archive that was read.
+
+    Attributes:
+        header_offset, data_offset: where its local header and its compressed data start.
+        clean: its local header is byte for byte what this tooling writes, with the data right
+            behind it, so header and data can be copied as one.
+    """
+
+    header_offset: int
+    data_offset: int
+    clean: bool
+
+    @property
+    def end(self) -> int:
+        return self.data_offset + self.compressed_size
+
+
+class CentralDirectory:
+    """The members of an archive in the order of its central directory, and what is wrong with its records.
+
+    Args:
+        read_at: gives up to so many bytes (second argument) from an offset (first).
+        size: bytes of the file.
+    """
+
+    def __init__(self, read_at: Callable[[int, int], bytes], size: int) -> None:
+        self._read_at = read_at
+        self._size = size
+        self.members: list[Member] = []
+        self.findings: list[Finding] = []
+        self._read()
+
+    def _find(self, code: str, message: str, member: str | None = None) -> None:
+        self.findings.append(Finding(code, message, member))
+
+    def _read_whole(self, offset: int, length: int) -> bytes:
+        """``length`` bytes from ``offset``, however many reads that takes; fewer at the end of the file."""
+        parts = []
+        while length and (part := self._read_at(offset, length)):
+            parts.append(part)
+            offset, length = offset + len(part), length - len(part)
+        return b"".join(parts)
+
+    def _read(self) -> None:
+        end = self._read_end()
+        if end is None:
+            return
+        entries, central_size, central_offset, central_end = end
+        if entries > MAX_MEMBERS or central_size > MAX_CENTRAL_SIZE:
+            self._find(
+                "zip-not-a-zip",
+                f"{entries} members in a central directory of {central_size} bytes, "
+                f"at most {MAX_MEMBERS} and {MAX_CENTRAL_SIZE} are read",
+            )
+            return
+        start = central_end - central_size
+        if start < 0 or central_offset > start:
+            self._find("zip-truncated", f"the central directory should start at {central_offset}, the file is shorter")
+            return
+        shift = start - central_offset
+        if shift and self._read_at(central_offset, 4) == fmt.CENTRAL_SIGNATURE:
+            self._find("zip-gap", f"{shift} unclaimed bytes between the central directory and the end record")
+            start, shift = central_offset, 0
+        self._read_members(self._read_whole(start, central_size), entries, start, shift)
+
+    def _read_end(self) -> tuple[int, int, int, int] | None:
+        """(entries, size and offset of the central directory, where it must end), or None."""
+        base = max(0, self._size - fmt.END.size - fmt.LIMIT_16)
+        tail = self._read_whole(base, self._size - base)
+        at = tail.rfind(fmt.END_SIGNATURE)
+        if at < 0 or len(tail) - at < fmt.END.size:
+            head = self._read_at(0, 4)
+            if at >= 0 or head in (fmt.LOCAL_SIGNATURE, fmt.END_SIGNATURE):
+                self._find("zip-truncated", "the archive is cut: it has no whole end record")
+            else:
+                what = "the file is empty" if not self._size else f"the file starts with {self._read_at(0, 16)!r}"
+                self._find("zip-not-a-zip", f"not a zip archive: {what}")
+            return None
+        _, disk, central_disk, here, entries, size, offset, comment = fmt.END.unpack_from(tail, at)
+        end = base + at
+        extra = self._size - end - fmt.END.size - comment
+        if extra < 0:
+            self._find("zip-truncated", f"the archive is cut: {-extra} bytes of its comment are missing")
+        elif extra:
+            self._find("zip-trailing-data", f"{extra} bytes follow the end record")
+        elif comment:
+            self._find("zip-not-clean", f"the archive has a comment of {comment} bytes")
+        if at >= fmt.LOCATOR.size and tail.startswith(fmt.LOCATOR_SIGNATURE, at - fmt.LOCATOR.size):
+            end64 = self._read_end64(end - fmt.LOCATOR.size)
+            if end64 is None:
+                return None
+            for short, limit, long in zip(
+                (entries, size, offset), (fmt.LIMIT_16, fmt.LIMIT_32, fmt.LIMIT_32), end64, strict=False
+            ):
+                if short not in (limit, long):
+                    self._find("zip-header-mismatch", f"the end record says {short}, the ZIP64 end record {long}")
+            return end64
+        if disk or central_disk or here != entries:
+            self._find("zip-not-a-zip", "the archive is one part of several")
+            return None
+        return entries, size, offset, end
+
+    def _read_end64(self, locator: int) -> tuple[int, int, int, int] | None:
+        # The record stands right before its locator; what the locator says must be that place,
+        # less whatever was put before the archive.
+        at = locator - fmt.END64.size
+        record = self._read_at(at, fmt.END64.size) if at >= 0 else b""
+        if len(record) < fmt.END64.size or not record.startswith(fmt.END64_SIGNATURE):
+            self._find("zip-truncated", "the ZIP64 end record is not where its locator says")
+            return None
+        _, length, _, _, disk, central_disk, here, entries, size, offset = fmt.END64.unpack(record)
+        if disk or central_disk or here != entries or length != fmt.END64.size - 12:
+            self._find("zip-not-a-zip", "the ZIP64 end record is of several parts or of an unknown version")
+            return None
+        return entries, size, offset, at
+
+    def _read_members(self, central: bytes, entries: int, central_start: int, shift: int) -> None:
+        position, extents = 0, []
+        seen: dict[str, int] = {}
+        while position + fmt.CENTRAL.size <= len(central) and central.startswith(fmt.CENTRAL_SIGNATURE, position):
+            fields = fmt.CENTRAL.unpack_from(central, position)
+            name_length, extra_length, comment_length = fields[9:12]
+            start = position + fmt.CENTRAL.size
+            raw_name = central[start : start + name_length]
+            extra = central[start + name_length : start + name_length + extra_length]
+            position = start + name_length + extra_length + comment_length
+            if position > len(central):
+                break
+            member, end = self._read_member(fields, raw_name, extra, shift)
+            extents.append((member.header_offset, end, member.name))
+            if member.name in seen:
+                self._find("zip-duplicate", "the member stands twice", member.name)
+            seen[member.name] = 1
+            self.members.append(member)
+        if len(self.members) != entries or position != len(central):
+            self._find(
+                "zip-truncated",
+                f"the central directory holds {len(self.members)} members in {position} bytes, "
+                f"its end record says {entries} in {len(central)}",
+            )
+        self._check_extents(extents, central_start)
+
+    def _read_member(self, fields: tuple[int, ...], raw_name: bytes, extra: bytes, shift: int) -> tuple[Member, int]:
+        """The member, and where its last byte (data descriptor included) ends."""
+        _, made_by, needed, flags, method, dos_time, crc, compressed, size = fields[:9]
+        comment, disk, internal, external, offset = fields[11:16]
+        name = self._decode_name(raw_name, flags)
+        clean = not (extra or comment)
+        size, compressed, offset = self._zip64(name, extra, size, compressed, offset)
+        offset += shift
+        if disk not in (0, fmt.LIMIT_16):
+            self._find("zip-header-mismatch", f"it starts on disk {disk}", name)
+        if flags & fmt.ENCRYPTED:
+            self._find("zip-encrypted", "the member is encrypted, which a wheel may not be", name)
+        if method not in (fmt.STORED, fmt.DEFLATED):
+            self._find("zip-method", f"compression method {method} is not allowed, only stored and deflated", name)
+        if method == fmt.STORED and size != compressed and not flags & fmt.ENCRYPTED:
+            self._find("zip-header-mismatch", f"stored, yet {compressed} bytes hold {size}", name)
+        member = Member(
+            name=name,
+            method=method,
+            crc=crc,
+            compressed_size=compressed,
+            size=size,
+            dos_time=dos_time,
+            made_by=made_by,
+            needed=needed if needed in (10, 20) else 20,
+            internal_attr=internal,
+            external_attr=external,
+            header_offset=offset,
+            data_offset=offset,
+            clean=False,
+        )
+        head = self._read_at(offset, fmt.LOCAL.size + len(raw_name) + 20)
+        if len(head) < fmt.LOCAL.size or not head.startswith(fmt.LOCAL_SIGNATURE):
+            self._find("zip-header-mismatch", f"no local header at byte {offset}", name)
+            return member, offset
+        local = fmt.LOCAL.unpack_from(head)
+        header_size = fmt.LOCAL.size + local[8] + local[9]
+        expected = fmt.local_header(member)
+        member = replace(
+            member,
+            data_offset=offset + header_size,
+            clean=header_size == len(expected) and head.startswith(expected),
+        )
+        end = member.end if member.clean else self._compare(member, raw_name, local, head)
+        if not clean and size < fmt.LIMIT_32 and compressed < fmt.LIMIT_32 and offset < fmt.LIMIT_32:
+            self._find("zip-not-clean", "it has an extra field or a comment", name)
+        elif end != member.end:
+            self._find("zip-not-clean", "it has a data descriptor", name)
+        if end > self._size:
+            self._find("zip-truncated", f"its data ends at byte {end}, the file at {self._size}", name)
+        return member, end
+
+    def _compare(self, member: Member, raw_name: bytes, local: tuple[int, ...], head: bytes) -> int:
+        """Hold the local header against the central one; return where the member ends."""
+        _, _, flags, method, _, crc, compressed, size, name_length, extra_length = local
+        wrong = []
+        if name_length != len(raw_name) or head[fmt.LOCAL.size : fmt.LOCAL.size + name_length] != raw_name:
+            found = self._read_at(member.header_offset + fmt.LOCAL.size, name_length)
+            wrong.append(f"name {found.decode(errors='replace')!r}")
+        if method != member.method:
+            wrong.append(f"method {method}, not {member.method}")
+        if size == fmt.LIMIT_32 or compressed == fmt.LIMIT_32:
+            at = member.header_offset + fmt.LOCAL.size + name_length
+            size, compressed, _ = self._zip64(member.name, self._read_at(at, extra_length), size, compressed, 0)
+        streamed = bool(flags & fmt.DATA_DESCRIPTOR)
+        end = member.end
+        if streamed:
+            width = self._descriptor(member)
+            if width is None:
+                wrong.append("a data descriptor with other numbers")
+            end += width or 0
+        for what, here, there in (
+            ("CRC", crc, member.crc),
+            ("compressed size", compressed, member.compressed_size),
+            ("size", size, member.size),
+        ):
+            if here != there and not (streamed and here == 0):
+                wrong.append(f"{what} {here}, not {there}")
+        if flags & fmt.ENCRYPTED:
+            wrong.append("the encryption flag")
+        if wrong:
+            self._find("zip-header-mismatch", f"its local header has {', '.join(wrong)}", member.name)
+        return end
+
+    def _descriptor(self, member: Member) -> int | None:
+        """The length of the data descriptor behind ``member``, or None if none of its forms fits."""
+        raw = self._read_at(member.end, 24)
+        for signature in (fmt.DESCRIPTOR_SIGNATURE, b""):
+            for form in ("<LLL", "<LQQ"):
+                body = struct.Struct(form)
+                try:
+                    expected = signature + body.pack(member.crc, member.compressed_size, member.size)
+                except struct.error:
+                    continue
+                if raw.startswith(expected):
+                    return len(expected)
+        return None
+
+    def _zip64(self, name: str, extra: bytes, size: int, compressed: int, offset: int) -> tuple[int, int, int]:
+        numbers = [size, compressed, offset]
+        wanted = [i for i, number in enumerate(numbers) if number == fmt.LIMIT_32]
+        position = 0
+        while wanted and position + 4 <= len(extra):
+            kind, length = struct.unpack_from("<HH", extra, position)
+            if kind == fmt.ZIP64_EXTRA and position + 4 + length <= len(extra) and length >= 8 * len(wanted):
+                for place, number in zip(
+                    wanted, struct.unpack_from(f"<{len(wanted)}Q", extra, position + 4), strict=True
+                ):
+                    numbers[place] = number
+                return numbers[0], numbers[1], numbers[2]
+            position += 4 + length
+        if wanted:
+            self._find("zip-header-mismatch", "a number of 32 bits is full and no ZIP64 field holds it", name)
+        return size, compressed, offset
+
+    def _decode_name(self, raw: bytes, flags: int) -> str:
+        try:
+            name = raw.decode()
+        except UnicodeDecodeError:
+            name = raw.decode("cp437")
+            self._find("zip-name-encoding", "the name is not UTF-8", name)
+            return name
+        if not flags & fmt.UTF8 and not name.isascii():
+            self._find("zip-name-encoding", "the name is not ASCII and not flagged as UTF-8", name)
+        return name
+
+    def _check_extents(self, extents: list[tuple[int, int, str]], central_start: int) -> None:
+        position, before = 0, None
+        for start, end, name in sorted(extents):
+            if start < position:
+                self._find("zip-overlap", f"it shares bytes with {before}", name)
+            elif start > position and before is None:
+                self._find("zip-prefix", f"{start} bytes stand before the first member")
+            elif start > position:
+                self._find("zip-gap", f"{start - position} unclaimed bytes stand before it", name)
+            position, before = max(position, end), name
+        if position > central_start:
+            self._find("zip-overlap", "it reaches into the central directory", before)
+        elif position < central_start:
+            code = "zip-gap" if before is not None else "zip-prefix"
+            self._find(code, f"{central_start - position} unclaimed bytes stand before the central directory")

@@ -1,0 +1,62 @@
+"""Every finding of a wheel: the rules that reading it applies, and its digests if asked for."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+
+from build_tools.errors import WheelError
+from build_tools.wheels import zip_format as fmt
+from build_tools.wheels.finding import Finding
+from build_tools.wheels.record import DIGEST_SIZES, digest_text
+from build_tools.wheels.wheel import Wheel
+
+
+def check_wheel(path: str | os.PathLike[str], *, hashes: bool = False) -> list[Finding]:
+    """Check that a wheel agrees with itself and with the specifications.
+
+    Args:
+        path: the wheel.
+        hashes: whether to inflate every member and compare its size, CRC and digest too.
+
+    Returns:
+        Every breach of every rule; empty for a wheel without fault. A file that is no wheel has
+        findings, it is no error.
+
+    Raises:
+        FileError: the file is not there, is no regular file or cannot be read.
+    """
+    with Wheel.open(path) as wheel:
+        findings = list(wheel.findings)
+        if hashes:
+            findings += _check_hashes(wheel)
+    return findings
+
+
+def _check_hashes(wheel: Wheel) -> list[Finding]:
+    findings: list[Finding] = []
+    rows = {row.path: row for row in wheel.record.rows} if wheel.record else {}
+    unreadable = {
+        finding.member
+        for finding in wheel.findings
+        if finding.code in ("zip-encrypted", "zip-method", "zip-header-mismatch", "zip-truncated", "zip-data")
+    }
+    for member in wheel.archive.members:
+        if member.name in unreadable or member.method not in (fmt.STORED, fmt.DEFLATED):
+            continue
+        row = rows.get(member.name)
+        algorithm = row.digest.partition("=")[0] if row else ""
+        digest = hashlib.new(algorithm) if algorithm in DIGEST_SIZES else None
+        try:
+            for data in wheel.archive.chunks(member):
+                if digest:
+                    digest.update(data)
+        except WheelError as error:
+            findings.append(Finding("zip-data", str(error), member.name))
+            continue
+        if row and digest:
+            found = digest_text(algorithm, digest.digest())
+            if found != row.digest:
+                message = f"RECORD says {row.digest}, the file has {found}"
+                findings.append(Finding("record-digest", message, member.name))
+    return findings

@@ -1,0 +1,99 @@
+"""Compress files on all cores, in bounded memory, to bytes that do not depend on the cores.
+
+A file is cut in blocks of one megabyte. Each block is deflated by itself, with the 32 KiB before
+it as dictionary and a byte boundary at its end, so the blocks laid end to end are one deflate
+stream. A file of one block gets exactly the bytes that zlib gives it in one call.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import zlib
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+BLOCK = 1 << 20
+_DICTIONARY = 32 << 10
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """What is known of a file once all of it was read."""
+
+    crc: int
+    size: int
+    sha256: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Piece(Generic[T]):
+    """The next compressed bytes of ``source``; ``summary`` stands on its last piece."""
+
+    source: T
+    data: bytes
+    summary: Summary | None
+
+
+def deflate_files(sources: Iterable[T], blocks: Callable[[T], Iterator[bytes]]) -> Iterator[Piece[T]]:
+    """Compress ``sources`` in their order.
+
+    Args:
+        sources: one object for each file.
+        blocks: gives the data of a source in blocks of :data:`BLOCK` bytes (the last may be shorter).
+    """
+    workers = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    window: deque[tuple[T, Future[bytes], Summary | None]] = deque()
+    pool = ThreadPoolExecutor(workers, thread_name_prefix="deflate")
+    try:
+        for source in sources:
+            for data, dictionary, summary in _with_summary(blocks(source)):
+                window.append((source, pool.submit(_deflate, data, dictionary, summary is not None), summary))
+                if len(window) > 2 * workers:
+                    yield _piece(*window.popleft())
+        while window:
+            yield _piece(*window.popleft())
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def file_blocks(path: str | os.PathLike[str]) -> Iterator[bytes]:
+    """The bytes of a file in blocks for :func:`deflate_files`."""
+    with open(path, "rb", buffering=0) as file:
+        while data := file.read(BLOCK):
+            # A raw read may stop early; a short block in the middle would only compress worse.
+            yield data
+
+
+def _with_summary(blocks: Iterator[bytes]) -> Iterator[tuple[bytes, bytes, Summary | None]]:
+    """Each block with the dictionary before it; the last one with the summary of all."""
+    crc, size, digest = 0, 0, hashlib.sha256()
+    before = b""
+    data = next(blocks, b"")
+    while True:
+        crc, size = zlib.crc32(data, crc), size + len(data)
+        digest.update(data)
+        following = next(blocks, None)
+        if following is None:
+            yield data, before, Summary(crc, size, digest.digest())
+            return
+        yield data, before, None
+        before, data = data[-_DICTIONARY:], following
+
+
+def _deflate(data: bytes, dictionary: bytes, last: bool) -> bytes:
+    compressor = (
+        zlib.compressobj(zlib.Z_DEFAULT_COMPRESSION, zlib.DEFLATED, -zlib.MAX_WBITS, zdict=dictionary)
+        if dictionary
+        else zlib.compressobj(zlib.Z_DEFAULT_COMPRESSION, zlib.DEFLATED, -zlib.MAX_WBITS)
+    )
+    return compressor.compress(data) + compressor.flush(zlib.Z_FINISH if last else zlib.Z_SYNC_FLUSH)
+
+
+def _piece(source: T, future: Future[bytes], summary: Summary | None) -> Piece[T]:
+    return Piece(source, future.result(), summary)

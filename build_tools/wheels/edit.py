@@ -1,0 +1,195 @@
+"""What to change in a wheel, as a value that is valid once it exists."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, fields
+from functools import partial
+from pathlib import Path
+
+from build_tools.errors import EditError, ReleaseError
+from build_tools.version import parse_local, parse_version
+from build_tools.wheels.core_metadata import check_field, check_values, is_repeatable
+from build_tools.wheels.headers import check_value
+from build_tools.wheels.member_names import is_unsafe
+from build_tools.wheels.name import TAG_KINDS, check_build_tag, normalize_name, parse_tag_set
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WheelEdit:
+    """Changes to make to a wheel; ``None`` and ``()`` leave a thing as it is.
+
+    Attributes:
+        name: the new distribution name; METADATA keeps this spelling, paths its normal form.
+        version: the whole new version; a local label that it does not have is dropped.
+        local: the local label that replaces the present one; ``""`` removes it.
+        build: the build tag; ``""`` removes it.
+        python_tag, abi_tag, platform_tag: tag sets, several tags joined by ``.``.
+        set: ``"Field: value"`` headers of METADATA that replace all lines of their field.
+        add: ``"Field: value"`` headers to add, where they do not stand already.
+        remove: fields of METADATA to remove.
+        add_file: ``"SRC=DEST"`` files to put into the wheel (split at the last ``=``).
+        remove_file: patterns of members to remove: ``*`` within a part, ``**`` across parts.
+
+    Raises:
+        EditError: with every fault of every value.
+
+    >>> WheelEdit(name="demo-cu12", local="cu128", add=["Requires-Dist: triton>=3"]).local
+    'cu128'
+    """
+
+    name: str | None = None
+    version: str | None = None
+    local: str | None = None
+    build: str | None = None
+    python_tag: str | None = None
+    abi_tag: str | None = None
+    platform_tag: str | None = None
+    set: tuple[str, ...] = ()
+    add: tuple[str, ...] = ()
+    remove: tuple[str, ...] = ()
+    add_file: tuple[str, ...] = ()
+    remove_file: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for field in ("set", "add", "remove", "add_file", "remove_file"):
+            values = getattr(self, field)
+            object.__setattr__(self, field, (values,) if isinstance(values, str) else tuple(values))
+        checks: list[Callable[[], object]] = []
+
+        def check(function: Callable[[str], object], value: str | None) -> None:
+            if value is not None:
+                checks.append(lambda: function(value))
+
+        check(normalize_name, self.name)
+        check(parse_version, self.version)
+        check(parse_local, self.local or None)
+        check(check_build_tag, self.build or None)
+        checks.append(self._check_locals)
+        for kind in TAG_KINDS:
+            check(partial(parse_tag_set, kind=kind), getattr(self, f"{kind}_tag"))
+        for header in (*self.set, *self.add):
+            check(_check_header, header)
+        for field in self.remove:
+            check(_check_removed, field)
+        checks.append(self._check_repeated)
+        for pair in self.add_file:
+            check(split_file, pair)
+        for pattern in self.remove_file:
+            check(_check_pattern, pattern)
+        _raise_all(checks)
+
+    def _check_locals(self) -> None:
+        if self.version is None or self.local is None:
+            return
+        try:
+            label = parse_version(self.version).local
+        except ReleaseError:
+            return
+        if label is not None:
+            raise EditError(
+                f"the version {self.version!r} has the local label {label!r}, and local {self.local!r} is given too",
+                hint="give one of the two",
+            )
+
+    def _check_repeated(self) -> None:
+        faults = []
+        for option, headers in (("set", self.set), ("add", self.add)):
+            names = [header.partition(":")[0].strip().lower() for header in headers]
+            faults += [
+                f"--{option} gives {name!r} {names.count(name)} times, it may stand once only"
+                for name in dict.fromkeys(names)
+                if names.count(name) > 1 and not is_repeatable(name)
+            ]
+        both = {header.partition(":")[0].strip().lower() for header in self.set} & {f.lower() for f in self.remove}
+        faults += [f"{name!r} is both set and removed" for name in sorted(both)]
+        if faults:
+            raise EditError(faults)
+
+    @property
+    def is_empty(self) -> bool:
+        return all(getattr(self, field.name) in (None, ()) for field in fields(self))
+
+
+def split_header(text: str) -> tuple[str, str]:
+    """``"Field: value"`` -> field and value.
+
+    Raises:
+        EditError: no colon, no field or no value, or a value that is no single line.
+    """
+    field, colon, value = text.partition(":")
+    field, value = field.strip(), value.strip()
+    if not colon or not re.fullmatch(r"[\x21-\x39\x3b-\x7e]+", field):
+        raise EditError(f"invalid header {text!r}: expected 'Field: value', such as 'Requires-Dist: torch>=2.6'")
+    check_value(field, text.partition(":")[2].strip(" \t"))
+    if not value:
+        raise EditError(f"{field} has no value in {text!r}", hint=f"to remove the field use --remove {field}")
+    return field, value
+
+
+def split_file(text: str) -> tuple[Path, str]:
+    """``"SRC=DEST"`` -> the file and the member that it becomes.
+
+    Raises:
+        EditError: no ``=``, an unsafe member name, or a member that a rewrite makes itself.
+    """
+    source, equals, target = text.rpartition("=")
+    if not equals or not source or not target:
+        raise EditError(f"invalid file {text!r}: expected SRC=DEST, such as 'NOTICE.txt=demo/NOTICE.txt'")
+    if is_unsafe(target) or target.endswith("/"):
+        raise EditError(f"invalid destination {target!r}: expected a relative path inside the wheel, with '/'")
+    _check_protected(target)
+    return Path(source), target
+
+
+def pattern_regex(pattern: str) -> re.Pattern[str]:
+    """The regular expression of a member pattern: ``*`` and ``?`` within a part, ``**`` across parts."""
+    out = []
+    for piece in re.findall(r"\*\*/|\*\*|\*|\?|[^*?]+", pattern):
+        out.append({"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}.get(piece) or re.escape(piece))
+    return re.compile("".join(out) + r"/?\Z", re.DOTALL)
+
+
+def is_protected(member: str) -> bool:
+    """Whether a member is one that a rewrite writes itself: METADATA, WHEEL, RECORD of a top-level dist-info."""
+    folder, _, file = member.partition("/")
+    return folder.endswith(".dist-info") and file in ("METADATA", "WHEEL", "RECORD", "RECORD.jws", "RECORD.p7s")
+
+
+def _check_protected(member: str) -> None:
+    if is_protected(member):
+        raise EditError(
+            f"{member} is written by the rewrite itself", hint="edit METADATA with --set, --add and --remove"
+        )
+
+
+def _check_header(text: str) -> None:
+    field, value = split_header(text)
+    check_field(field, present=field.lower().startswith("x-"))
+    check_values(field, [value])
+
+
+def _check_removed(field: str) -> None:
+    if not re.fullmatch(r"[\x21-\x39\x3b-\x7e]+", field):
+        raise EditError(f"invalid field name {field!r}: expected a header of METADATA, such as 'Requires-Dist'")
+    check_field(field, present=True)
+
+
+def _check_pattern(pattern: str) -> None:
+    if not pattern:
+        raise EditError("an empty file pattern matches nothing")
+    _check_protected(pattern)
+
+
+def _raise_all(checks: Iterable[Callable[[], object]]) -> None:
+    faults: list[str] = []
+    hints: list[str] = []
+    for check in checks:
+        try:
+            check()
+        except ReleaseError as error:
+            faults += error.faults
+            hints += [error.hint] if error.hint else []
+    if faults:
+        raise EditError(faults, hint="; ".join(dict.fromkeys(hints)) or None)

@@ -1,0 +1,283 @@
+"""Outputs that appear under their name only when they are whole.
+
+A file or folder is written under a hidden temporary name beside its final place, then linked or
+renamed. The temporary one is locked while its run lives, so the next run in the same folder can
+tell a dead one and remove it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import re
+import secrets
+import shutil
+import stat
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from build_tools.errors import FileError, OutputExistsError, ReleaseError
+
+try:
+    import fcntl
+except ImportError:  # Windows: an open file cannot be removed there, which does for a lock
+    fcntl = None  # type: ignore[assignment]
+
+_SUFFIX = ".te-wheel-tmp"
+_OURS = re.compile(rf"\..+\.[0-9a-f]{{16}}{re.escape(_SUFFIX)}\Z")
+_CHUNK = 1 << 20
+_NO_LINKS = {
+    getattr(errno, name) for name in ("EPERM", "EOPNOTSUPP", "ENOTSUP", "ENOSYS", "EMLINK", "EXDEV", "EACCES", "EINVAL")
+}
+
+
+class OutputFile:
+    """A file being written for ``path``; a context manager.
+
+    Leaving it without :meth:`publish` removes the temporary file. Every failure of the operating
+    system, whoever writes to :attr:`fd`, leaves it as a :class:`FileError` that names ``path``.
+    """
+
+    def __init__(self, path: Path, *, mode: int | None = None) -> None:
+        self.path = path
+        self._mode = mode
+        self._temporary: Path | None = None
+        self.fd = -1
+
+    def __enter__(self) -> Self:
+        folder = self.path.parent
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            remove_leftovers(folder)
+            self._create(folder)
+        except OSError as error:
+            raise _write_error(self.path, error) from error
+        return self
+
+    def _create(self, folder: Path) -> None:
+        while True:
+            temporary = _temporary(folder, self.path.name)
+            flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
+            self.fd = os.open(temporary, flags, 0o666)
+            self._temporary = temporary
+            # Another run may have taken the file for a dead one's before it was locked.
+            if _lock(self.fd) is not False and _is_same(self.fd, temporary):
+                break
+            os.close(self.fd)
+        if self._mode is not None:
+            os.chmod(temporary, self._mode)
+
+    @property
+    def temporary(self) -> Path:
+        """Where the file is until it is published."""
+        assert self._temporary is not None
+        return self._temporary
+
+    def publish(self, *, replace: bool, fsync: bool) -> bool:
+        """Give the file its name; return whether that changed anything.
+
+        A file that is there already with the same bytes stays as it is.
+
+        Args:
+            replace: whether a file with other bytes may be replaced.
+            fsync: whether file and folder must be on the disk before this returns.
+
+        Raises:
+            OutputExistsError: another file has the name.
+        """
+        assert self._temporary is not None
+        while True:
+            if _same_bytes(self.fd, self.path):
+                if fsync:
+                    _sync(self.path)
+                    _sync(self.path.parent)
+                return False
+            if fsync:
+                os.fsync(self.fd)
+            if replace:
+                os.replace(self._temporary, self.path)
+                self._temporary = None
+            else:
+                try:
+                    self._link()
+                except FileExistsError:
+                    if _same_bytes(self.fd, self.path):
+                        continue
+                    raise OutputExistsError(
+                        f"{str(self.path)!r} exists already with other bytes", hint="give --force to replace it"
+                    ) from None
+            if fsync:
+                _sync(self.path.parent)
+            return True
+
+    def _link(self) -> None:
+        """Appear under ``path`` without ever replacing what another run puts there meanwhile."""
+        assert self._temporary is not None
+        try:
+            os.link(self._temporary, self.path)
+        except OSError as error:
+            if error.errno not in _NO_LINKS:
+                raise
+            if os.path.lexists(self.path):
+                raise FileExistsError(errno.EEXIST, "exists") from None
+            os.replace(self._temporary, self.path)
+            self._temporary = None
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._temporary is not None:
+            with contextlib.suppress(OSError):
+                os.unlink(self._temporary)
+            self._temporary = None
+        if self.fd >= 0:
+            os.close(self.fd)
+            self.fd = -1
+        if isinstance(error, OSError) and not isinstance(error, ReleaseError):
+            raise _write_error(self.path, error) from error
+
+
+class OutputFolder:
+    """A folder being filled for ``path``; a context manager.
+
+    Fill :attr:`temporary`, then :meth:`publish`. Leaving it otherwise removes what was written.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.temporary = path
+        self._fd = -1
+
+    def __enter__(self) -> Self:
+        folder = self.path.parent
+        if os.path.lexists(self.path):
+            raise OutputExistsError(
+                f"{str(self.path)!r} exists already", hint="remove it, or choose another folder with -d"
+            )
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            remove_leftovers(folder)
+            temporary = _temporary(folder, self.path.name)
+            temporary.mkdir()
+            self.temporary = temporary
+            with contextlib.suppress(OSError):  # Windows opens no folders
+                self._fd = os.open(temporary, os.O_RDONLY)
+                _lock(self._fd)
+        except OSError as error:
+            raise _write_error(self.path, error) from error
+        return self
+
+    def publish(self) -> None:
+        """Give the folder its name.
+
+        Raises:
+            OutputExistsError: another run made it meanwhile.
+        """
+        try:
+            os.rename(self.temporary, self.path)
+        except OSError:
+            if os.path.lexists(self.path):
+                raise OutputExistsError(f"{str(self.path)!r} exists already") from None
+            raise
+        self.temporary = self.path
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.temporary != self.path:
+            shutil.rmtree(self.temporary, ignore_errors=True)
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+        if isinstance(error, OSError) and not isinstance(error, ReleaseError):
+            raise _write_error(self.path, error) from error
+
+
+def _temporary(folder: Path, name: str) -> Path:
+    # A name may be as long as the file system allows; the temporary one is longer.
+    return folder / f".{name.removesuffix('.whl')[:180]}.{secrets.token_hex(8)}{_SUFFIX}"
+
+
+def _write_error(path: Path, error: OSError) -> FileError:
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        hint: str | None = "free some space, or choose another folder"
+    elif error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        hint = "choose another folder"
+    else:
+        hint = None
+    return FileError(f"cannot write {str(path)!r}: {error.strerror or error}", hint=hint)
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Remove the temporary files of runs that are dead; leave those that a live run holds."""
+    with os.scandir(folder) as entries:
+        names = [entry.name for entry in entries if _OURS.match(entry.name)]
+    for name in names:
+        path = folder / name
+        with contextlib.suppress(OSError):
+            is_folder = stat.S_ISDIR(os.lstat(path).st_mode)
+            access = os.O_RDONLY if is_folder else os.O_RDWR
+            fd = os.open(path, access | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0))
+            try:
+                if _lock(fd) and _is_same(fd, path):
+                    if is_folder:
+                        shutil.rmtree(path, ignore_errors=True)
+                    else:
+                        os.unlink(path)
+            finally:
+                os.close(fd)
+
+
+def _lock(fd: int) -> bool | None:
+    """True: locked now; False: somebody holds it; None: this file system has no locks."""
+    if fcntl is None:
+        return True
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return None  # better a leftover than the file of a live run removed
+    return True
+
+
+def _is_same(fd: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(fd), os.stat(path))
+    except FileNotFoundError:
+        return False
+
+
+def _same_bytes(fd: int, path: Path) -> bool:
+    """Whether ``path`` is a regular file with the bytes of ``fd``."""
+    try:
+        if not stat.S_ISREG(os.stat(path).st_mode):
+            return False
+        other = open(path, "rb", buffering=0)  # noqa: SIM115
+    except OSError:
+        return False
+    with other:
+        if os.fstat(fd).st_size != os.fstat(other.fileno()).st_size:
+            return False
+        os.lseek(fd, 0, os.SEEK_SET)
+        while True:
+            ours, theirs = os.read(fd, _CHUNK), other.read(_CHUNK)
+            if ours != theirs:
+                return False
+            if not ours:
+                return True
+
+
+def _sync(path: Path) -> None:
+    try:
+        fd = os.open(path, os.O_RDONLY)
+    except OSError:
+        if path.is_dir():
+            return  # Windows opens no folders
+        raise
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

@@ -1,0 +1,180 @@
+"""RECORD: the list of a wheel's files with their digests and sizes.
+
+A row that does not change keeps its bytes, so a rewrite changes the rows that it must and no
+other.
+
+Source: Recording installed projects, <https://packaging.python.org/specifications/recording-installed-packages/>.
+"""
+
+from __future__ import annotations
+
+import base64
+import csv
+import hashlib
+import io
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Self
+
+from build_tools.wheels.finding import Finding
+
+DIGEST_SIZES = {"sha256": 32, "sha384": 48, "sha512": 64, "sha3_256": 32, "sha3_384": 48, "sha3_512": 64,
+                "blake2b": 64, "blake2s": 32}  # fmt: skip
+"""Algorithms at least as strong as sha256, with the bytes of their digests."""
+
+_BASE64 = re.compile(r"[A-Za-z0-9_-]+\Z")
+_WEAK = {"md5", "sha1", "sha224"}
+_UNSAFE = re.compile(r"\A/|\A[A-Za-z]:|\\|(?:\A|/)\.{0,2}(?:/|\Z)")
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One row: a path, its digest as ``algorithm=text`` (or ``""``), its size (or ``None``).
+
+    ``raw`` is the line as it was read, without its line end; ``None`` for a row that is new.
+    """
+
+    path: str
+    digest: str = ""
+    size: int | None = None
+    raw: str | None = None
+
+    @classmethod
+    def of(cls, path: str, data: bytes) -> Self:
+        """The row of a file that holds ``data``."""
+        return cls(path, digest_text("sha256", hashlib.sha256(data).digest()), len(data))
+
+    @property
+    def text(self) -> str:
+        if self.raw is not None:
+            return self.raw
+        line = io.StringIO()
+        csv.writer(line, lineterminator="").writerow(
+            [self.path, self.digest, "" if self.size is None else str(self.size)]
+        )
+        return line.getvalue()
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """The rows of a RECORD in order, and how its lines end."""
+
+    rows: tuple[Row, ...]
+    line_end: str = "\n"
+
+    @classmethod
+    def parse(cls, data: bytes, member: str) -> tuple[Self, list[Finding]]:
+        """Read RECORD; what is wrong with its form comes back as findings.
+
+        Args:
+            data: the bytes of RECORD.
+            member: the member that they come from.
+        """
+        findings: list[Finding] = []
+        try:
+            text = data.decode("utf-8")
+        except UnicodeDecodeError as error:
+            return cls(()), [Finding("record-invalid", f"not UTF-8: {error.reason} at byte {error.start}", member)]
+        lines = re.split("\r\n|\n|\r", text)
+        if not lines[-1]:
+            lines.pop()
+        rows: list[Row] = []
+        seen: set[str] = set()
+        for number, line in enumerate(lines, 1):
+            if not line:
+                continue
+            try:
+                (cells,) = csv.reader([line], strict=True)
+            except csv.Error as error:
+                findings.append(Finding("record-invalid", f"row {number} is no CSV ({error}): {line!r}", member))
+                continue
+            if len(cells) != 3:
+                findings.append(
+                    Finding("record-invalid", f"row {number} has {len(cells)} fields, expected 3: {line!r}", member)
+                )
+                continue
+            path, digest, size = cells
+            if _UNSAFE.search(path):
+                findings.append(Finding("record-path", f"row {number} leads outside the wheel: {path!r}", member))
+                continue
+            if size and not (size.isascii() and size.isdigit()):
+                findings.append(Finding("record-size", f"the size in row {number} is no number: {size!r}", path))
+                size = ""
+            if path in seen:
+                findings.append(Finding("record-duplicate", f"row {number} lists it again", path))
+                continue
+            seen.add(path)
+            rows.append(Row(path, digest, int(size) if size else None, line))
+        return cls(tuple(rows), "\r\n" if "\r\n" in text else "\n"), findings
+
+    def to_bytes(self) -> bytes:
+        return "".join(row.text + self.line_end for row in self.rows).encode()
+
+    def compare(
+        self, sizes: Mapping[str, int], folders: Iterable[str], own: str, unlisted: frozenset[str]
+    ) -> list[Finding]:
+        """Hold the rows against the members of the archive.
+
+        Args:
+            sizes: the size of each file of the archive.
+            folders: the directory entries, without their ``/``.
+            own: the path of RECORD itself.
+            unlisted: files that need no row: RECORD and its signatures.
+        """
+        findings: list[Finding] = []
+        directories = set(folders)
+        listed = {row.path for row in self.rows}
+        for row in self.rows:
+            find = _finder(findings, row.path)
+            if row.path == own:
+                if row.digest or row.size is not None:
+                    find("record-own-row", f"RECORD's own row holds {row.digest!r} and {row.size!r}, expected nothing")
+                continue
+            if row.path not in sizes:
+                if row.path.rstrip("/") in directories:
+                    find("record-directory", "RECORD lists a directory")
+                else:
+                    find("record-missing-member", "RECORD lists it, the archive does not hold it")
+                continue
+            _check_digest(row, find, needed=row.path not in unlisted)
+            if row.size is None:
+                if row.path not in unlisted:
+                    find("record-no-size", "RECORD gives no size for it")
+            elif row.size != sizes[row.path]:
+                find("record-size", f"RECORD says {row.size} bytes, the file has {sizes[row.path]}")
+        findings.extend(
+            Finding("record-missing-row", "the archive holds it, RECORD does not list it", path)
+            for path in sizes
+            if path not in listed and path not in unlisted
+        )
+        if own not in listed:
+            findings.append(Finding("record-missing-row", "RECORD does not list itself", own))
+        return findings
+
+
+def digest_text(algorithm: str, digest: bytes) -> str:
+    """``sha256=`` and the digest in url-safe base64 without padding, as RECORD writes it."""
+    return f"{algorithm}={base64.urlsafe_b64encode(digest).rstrip(b'=').decode()}"
+
+
+def _finder(findings: list[Finding], path: str) -> Callable[[str, str], None]:
+    return lambda code, message: findings.append(Finding(code, message, path))
+
+
+def _check_digest(row: Row, find: Callable[[str, str], None], *, needed: bool) -> None:
+    if not row.digest:
+        if needed:
+            find("record-no-digest", "RECORD gives no digest for it")
+        return
+    algorithm, equals, text = row.digest.partition("=")
+    if algorithm.lower() in _WEAK:
+        find("record-weak-digest", f"its digest is {algorithm}, expected sha256 or stronger")
+        return
+    if not equals or algorithm not in DIGEST_SIZES:
+        find("record-weak-digest", f"its digest {row.digest!r} is of an unknown kind, expected sha256=...")
+        return
+    if not _BASE64.match(text) or len(text) != -(-DIGEST_SIZES[algorithm] * 4 // 3):
+        find(
+            "record-digest-form", f"its digest {row.digest!r} is not url-safe base64 of {DIGEST_SIZES[algorithm]} bytes"
+        )

@@ -1,0 +1,154 @@
+"""The records of a zip archive, as this tooling writes them.
+
+Source: PKWARE APPNOTE 6.3.9. Written clean: no data descriptors, no comments, no extra field but
+ZIP64, and ZIP64 only where a number does not fit.
+"""
+
+from __future__ import annotations
+
+import stat
+import struct
+from dataclasses import dataclass
+
+STORED, DEFLATED = 0, 8
+
+ENCRYPTED = 0x0001 | 0x0040 | 0x2000
+"""Flag bits: encrypted, strong encryption, masked headers."""
+DATA_DESCRIPTOR = 0x0008
+UTF8 = 0x0800
+
+LIMIT_16, LIMIT_32 = 0xFFFF, 0xFFFFFFFF
+ZIP64_EXTRA = 0x0001
+ZIP64_VERSION = 45
+
+LOCAL_SIGNATURE = b"PK\x03\x04"
+CENTRAL_SIGNATURE = b"PK\x01\x02"
+DESCRIPTOR_SIGNATURE = b"PK\x07\x08"
+END_SIGNATURE = b"PK\x05\x06"
+END64_SIGNATURE = b"PK\x06\x06"
+LOCATOR_SIGNATURE = b"PK\x06\x07"
+
+# signature, needed, flags, method, time+date, crc, compressed, size, name length, extra length
+LOCAL = struct.Struct("<4sHHHLLLLHH")
+# signature, made by, needed, flags, method, time+date, crc, compressed, size, name length,
+# extra length, comment length, disk, internal attributes, external attributes, header offset
+CENTRAL = struct.Struct("<4sHHHHLLLLHHHHHLL")
+# signature, disk, central disk, entries here, entries, central size, central offset, comment length
+END = struct.Struct("<4sHHHHLLH")
+# signature, record size, made by, needed, disk, central disk, entries here, entries, size, offset
+END64 = struct.Struct("<4sQHHLLQQQQ")
+# signature, disk, offset of END64, disks
+LOCATOR = struct.Struct("<4sLQL")
+
+_UNIX = 3 << 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """What the headers of one archive member say.
+
+    Attributes:
+        method: ``STORED`` or ``DEFLATED`` (another number in an archive that is being read).
+        crc: CRC-32 of the uncompressed data.
+        compressed_size, size: in bytes.
+        dos_time: MS-DOS date (upper 16 bits) and time (lower), in local time of the writer.
+        made_by: upper byte the system (3 is Unix), lower byte the zip version.
+        needed: the zip version that a reader must know, ZIP64 apart.
+        external_attr: upper 16 bits the Unix mode, lower ones MS-DOS attributes.
+    """
+
+    name: str
+    method: int
+    crc: int
+    compressed_size: int
+    size: int
+    dos_time: int
+    made_by: int = _UNIX | 20
+    needed: int = 20
+    internal_attr: int = 0
+    external_attr: int = (stat.S_IFREG | 0o644) << 16
+
+    @property
+    def is_dir(self) -> bool:
+        return self.name.endswith("/")
+
+    @property
+    def mode(self) -> int:
+        """The Unix mode with its file type, or 0 where the archive holds none."""
+        return self.external_attr >> 16
+
+    @property
+    def is_symlink(self) -> bool:
+        return stat.S_ISLNK(self.mode)
+
+
+def local_header(entry: Entry) -> bytes:
+    """The clean local header of ``entry``, its name included."""
+    name, flags = _encode(entry.name)
+    needed, sizes, extra = entry.needed, (entry.compressed_size, entry.size), b""
+    if max(sizes) >= LIMIT_32:
+        needed, extra = ZIP64_VERSION, struct.pack("<HHQQ", ZIP64_EXTRA, 16, entry.size, entry.compressed_size)
+        sizes = (LIMIT_32, LIMIT_32)
+    return (
+        LOCAL.pack(
+            LOCAL_SIGNATURE, needed, flags, entry.method, entry.dos_time, entry.crc, *sizes, len(name), len(extra)
+        )
+        + name
+        + extra
+    )
+
+
+def central_header(entry: Entry, offset: int) -> bytes:
+    """The clean central header of ``entry``, whose local header stands at ``offset``."""
+    name, flags = _encode(entry.name)
+    large = [number for number in (entry.size, entry.compressed_size, offset) if number >= LIMIT_32]
+    extra = struct.pack(f"<HH{len(large)}Q", ZIP64_EXTRA, 8 * len(large), *large) if large else b""
+    return (
+        CENTRAL.pack(
+            CENTRAL_SIGNATURE,
+            entry.made_by,
+            ZIP64_VERSION if large else entry.needed,
+            flags,
+            entry.method,
+            entry.dos_time,
+            entry.crc,
+            min(entry.compressed_size, LIMIT_32),
+            min(entry.size, LIMIT_32),
+            len(name),
+            len(extra),
+            0,
+            0,
+            entry.internal_attr,
+            entry.external_attr,
+            min(offset, LIMIT_32),
+        )
+        + name
+        + extra
+    )
+
+
+def end_records(entries: int, central_offset: int, central_size: int) -> bytes:
+    """The end of an archive: ZIP64 end record and locator where a number needs them, then the end record."""
+    records = b""
+    if entries >= LIMIT_16 or max(central_offset, central_size) >= LIMIT_32:
+        end64 = END64.pack(
+            END64_SIGNATURE,
+            END64.size - 12,
+            _UNIX | ZIP64_VERSION,
+            ZIP64_VERSION,
+            0,
+            0,
+            entries,
+            entries,
+            central_size,
+            central_offset,
+        )
+        records = end64 + LOCATOR.pack(LOCATOR_SIGNATURE, 0, central_offset + central_size, 1)
+    count = min(entries, LIMIT_16)
+    return records + END.pack(
+        END_SIGNATURE, 0, 0, count, count, min(central_size, LIMIT_32), min(central_offset, LIMIT_32), 0
+    )
+
+
+def _encode(name: str) -> tuple[bytes, int]:
+    return name.encode(), 0 if name.isascii() else UTF8
