@@ -7,6 +7,7 @@ the command is chosen, so that a tool which CI starts often starts fast.
 from __future__ import annotations
 
 import argparse
+import io
 import os
 import signal
 import sys
@@ -30,6 +31,10 @@ def entry_point() -> NoReturn:
     for name in ("SIGTERM", "SIGHUP"):
         if hasattr(signal, name):
             signal.signal(getattr(signal, name), _interrupt)
+    for stream in (sys.stdout, sys.stderr):
+        # A path that is no UTF-8 goes out as the bytes that came in.
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="surrogateescape")
     sys.exit(main(sys.argv[1:]))
 
 

@@ -11,11 +11,14 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from build_tools.console import Console
+from build_tools.console import Console, printable
 from build_tools.errors import ReleaseError, UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
     from build_tools.wheels.facts import WheelFacts
+    from build_tools.wheels.finding import Finding
     from build_tools.wheels.header_edit import Change
 
 DONE, FINDINGS, COULD_NOT = 0, 1, 2
@@ -106,7 +109,7 @@ def _facts_text(facts: WheelFacts) -> str:
         ("agrees", "yes" if facts.agrees else "no"),
         *[("", str(finding)) for finding in facts.findings if finding.blocks],
     ]
-    return "\n".join([str(facts.path), *(f"  {label:<10} {value}" for label, value in rows)])
+    return "\n".join([str(facts.path), *(printable(f"  {label:<10} {value}") for label, value in rows)])
 
 
 def repack(arguments: argparse.Namespace, console: Console) -> int:
@@ -145,6 +148,8 @@ def repack(arguments: argparse.Namespace, console: Console) -> int:
             console.error(result.faults, result.hint)
             listed.append({"source": str(source), "error": str(result)})
             continue
+        for text in _warnings(result.findings):
+            console.warning(f"{result.path.name}: {text}")
         changes = [_change_text(change) for change in result.changes]
         summary.append((source.name, result.path.name, str(len(changes))))
         if arguments.json:
@@ -162,7 +167,7 @@ def repack(arguments: argparse.Namespace, console: Console) -> int:
                 }
             )
         elif arguments.dry_run:
-            print("\n".join([str(result.path), *(f"  {change}" for change in changes)]))
+            print("\n".join([str(result.path), *(printable(f"  {change}") for change in changes)]))
         else:
             console.say("\n".join([f"{source.name}: {len(changes) or 'no'} changes", *(f"  {c}" for c in changes)]))
             if not result.written:
@@ -172,6 +177,15 @@ def repack(arguments: argparse.Namespace, console: Console) -> int:
         _print_json(listed)
     console.summary("Repacked wheels", ("wheel", "became", "changes"), summary)
     return code
+
+
+def _warnings(findings: Iterable[Finding]) -> Iterator[str]:
+    """The first finding of each code, with how many there are."""
+    by_code: dict[str, list[Finding]] = {}
+    for finding in findings:
+        by_code.setdefault(finding.code, []).append(finding)
+    for first, *more in by_code.values():
+        yield f"{first} (and {len(more)} more)" if more else str(first)
 
 
 def _change_text(change: Change) -> str:
@@ -236,7 +250,7 @@ def check(arguments: argparse.Namespace, console: Console) -> int:
         )
         for finding in findings:
             if not arguments.json:
-                print(f"{path}: {finding.severity}: {finding}")
+                print(printable(f"{path}: {finding.severity}: {finding}"))
             console.annotate(str(finding.severity), str(finding), file=path, title=finding.code)
         console.say(f"{path}: {errors} errors, {warnings} warnings")
         rows.append((Path(path).name, str(errors), str(warnings)))

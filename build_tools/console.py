@@ -29,11 +29,15 @@ class Console:
     def say(self, text: str) -> None:
         """What is being done, or was: for people."""
         if not self._quiet:
-            print(text, file=sys.stderr)
+            print("\n".join(map(printable, text.split("\n"))), file=sys.stderr)
 
     def note(self, text: str) -> None:
         if not self._quiet:
             self._label("note", text)
+
+    def warning(self, text: str) -> None:
+        self._label("warning", text)
+        self.annotate("warning", text)
 
     def error(self, faults: Iterable[str], hint: str | None = None) -> None:
         """Each fault in a line of its own, then what to do next."""
@@ -64,7 +68,14 @@ class Console:
 
     def _label(self, label: str, text: str) -> None:
         shown = f"\x1b[{_COLOURS[label]}m{label}:\x1b[0m" if self._colour else f"{label}:"
-        print(f"{shown} {text}", file=sys.stderr)
+        print(f"{shown} {printable(text)}", file=sys.stderr)
+
+
+def printable(text: str) -> str:
+    """``text`` in one line that is safe to print: what a hostile file is called must not steer a terminal."""
+    if text.isprintable():
+        return text
+    return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
 
 
 def _row(cells: Sequence[str]) -> str:

@@ -17,6 +17,7 @@ from typing import Self
 from build_tools.errors import FileError, WheelError
 from build_tools.wheels import zip_format as fmt
 from build_tools.wheels.central_directory import CentralDirectory, Member
+from build_tools.wheels.finding import Finding
 from build_tools.wheels.member_names import check_names, leaves_tree
 
 MAX_SYMLINK = 4096

@@ -61,7 +61,9 @@ class Finding:
         return self.rule.blocks
 
     def __str__(self) -> str:
-        where = f"{self.member}: " if self.member is not None else ""
+        """One line; a member name that holds control characters is quoted."""
+        member = self.member if self.member is None or self.member.isprintable() else repr(self.member)
+        where = f"{member}: " if member is not None else ""
         return f"{where}{self.message} [{self.code}]"
 
 

@@ -26,6 +26,8 @@ NormalizedName = NewType("NormalizedName", str)
 _PROJECT_NAME = re.compile(r"([A-Z0-9]|[A-Z0-9][A-Z0-9._-]*[A-Z0-9])\Z", re.IGNORECASE | re.ASCII)
 TAG_KINDS = ("python", "abi", "platform")
 _TAG_ATOM = re.compile(r"[a-z0-9_]+\Z")
+# With a variant label behind it, a Python tag must be one for certain: else `1.0-dev0-py3-none-any` would pass.
+_PYTHON_TAG = re.compile(r"(py|cp|pp|ip|jy|graalpy)[0-9]", re.IGNORECASE)
 _BUILD = re.compile(r"[0-9][A-Za-z0-9_.]*\Z", re.ASCII)
 _VARIANT = re.compile(r"[0-9a-z_.]+\Z")
 
@@ -143,8 +145,13 @@ class WheelName:
         build, variant = "", None
         if len(parts) >= 6 and parts[2][:1].isdigit():
             build = parts.pop(2)
-        if len(parts) == 6:
+        if len(parts) == 6 and _PYTHON_TAG.match(parts[2]):
             variant = parts.pop()
+        elif len(parts) == 6:
+            raise WheelNameError(
+                f"{filename!r}: {parts[2]!r} after the version is neither a build tag (a digit first) nor a Python tag",
+                hint="a '-' inside a name or version is written '_' or '.' in a file name",
+            )
         if len(parts) != 5:
             raise WheelNameError(
                 f"{filename!r} has {stem_part.count('-') + 1} parts joined by '-', expected "

@@ -95,7 +95,7 @@ class Record:
                 )
                 continue
             path, digest, size = cells
-            if _UNSAFE.search(path):
+            if _UNSAFE.search(path.removesuffix("/")):
                 findings.append(Finding("record-path", f"row {number} leads outside the wheel: {path!r}", member))
                 continue
             if size and not (size.isascii() and size.isdigit()):

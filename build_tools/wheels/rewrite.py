@@ -20,6 +20,7 @@ from build_tools.wheels.archive_writer import ArchiveWriter, Content
 from build_tools.wheels.central_directory import Member
 from build_tools.wheels.deflate import deflate_files, file_blocks
 from build_tools.wheels.edit import WheelEdit, is_protected, pattern_regex, split_file
+from build_tools.wheels.finding import Finding
 from build_tools.wheels.header_edit import Change, edit_metadata, edit_wheel, header_changes
 from build_tools.wheels.member_names import check_names
 from build_tools.wheels.name import WheelName, parse_tag_set
@@ -41,6 +42,7 @@ class Repacked:
         written: whether ``path`` has new bytes now; false in a dry run, and where the same bytes
             were there already.
         size: bytes of the output; ``None`` in a dry run.
+        findings: what `te-wheel check` says of the output, none of it blocking; empty in a dry run.
     """
 
     source: Path
@@ -48,6 +50,7 @@ class Repacked:
     changes: tuple[Change, ...]
     written: bool
     size: int | None
+    findings: tuple[Finding, ...] = ()
 
     @cached_property
     def sha256(self) -> str | None:
@@ -111,6 +114,7 @@ def repack(
             # The proof: the output is read as any wheel is, before it gets its name.
             with Wheel.open(output.temporary, filename=target.name) as proof:
                 proof.require_sound()
+                findings = tuple(proof.findings)
             try:
                 written = output.publish(replace=replace if in_place else force, fsync=fsync or replace)
             except OutputExistsError:
@@ -127,7 +131,7 @@ def repack(
                 raise FileError(
                     f"{str(target)!r} is written, but {str(path)!r} cannot be removed: {error.strerror}"
                 ) from error
-    return Repacked(path, target, plan.changes, written, size)
+    return Repacked(path, target, plan.changes, written, size, findings)
 
 
 def _is_same_file(one: Path, other: Path) -> bool:
