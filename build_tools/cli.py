@@ -11,7 +11,6 @@ import io
 import os
 import signal
 import sys
-import traceback
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
@@ -66,6 +65,8 @@ def main(argv: Sequence[str]) -> int:
         console.error(["out of memory"])
     except Exception:
         # Not the user's fault; and Python's own exit code 1 would read as findings.
+        import traceback
+
         traceback.print_exc()
         console.error(["this is a fault of te-wheel itself"], "please report it with the lines above")
     return COULD_NOT

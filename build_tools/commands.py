@@ -7,7 +7,6 @@ fast.
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -304,4 +303,6 @@ def release(arguments: argparse.Namespace, console: Console) -> int:
 
 
 def _print_json(value: object) -> None:
+    import json
+
     print(json.dumps(value, indent=2, ensure_ascii=False))

@@ -110,10 +110,9 @@ def read_plan(project: str | os.PathLike[str]) -> Plan:
             f"{str(folder / 'pyproject.toml')!r} holds no [{TABLE}], the plan of the release",
             hint="add one, for example:\n" + MINIMAL,
         )
-    reader = _Reader(folder)
     if not isinstance(table, dict):
-        reader.wrong_type(TABLE, "a table", table)
-        table = {}
+        raise PlanError(f"pyproject.toml: [{TABLE}] is {table!r}, expected a table")
+    reader = _Reader(folder)
     reader.check_keys(table, TABLE, ("version-file", "variants", "smoke"))
     version_file = reader.version_file(table)
     smoke = reader.smoke(table)

@@ -50,7 +50,7 @@ def read_sdist(path: Path) -> Sdist:
         FileError: it cannot be read.
     """
     try:
-        with tarfile.open(path, "r:gz") as archive:
+        with gzip.open(path) as unpacked, tarfile.open(fileobj=unpacked, mode="r:") as archive:
             members = archive.getmembers()
             tops = sorted({member.name.split("/", 1)[0] for member in members})
             if len(tops) != 1:
@@ -61,6 +61,8 @@ def read_sdist(path: Path) -> Sdist:
             if stream is None:
                 raise BuildError(f"{path.name}: holds no {where}")
             headers = Headers.parse(stream.read(_MAX_HEADERS), where)
+            while unpacked.read(1 << 20):
+                pass  # to the end, where length and CRC stand
     except (tarfile.TarError, EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise BuildError(f"{path.name}: not a whole .tar.gz file: {error}") from error
     except BuildError:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from difflib import SequenceMatcher
+from itertools import zip_longest
 
 from packaging.version import Version
 
@@ -98,9 +100,7 @@ def header_changes(where: str, before: Headers, after: Headers) -> list[Change]:
     changes = []
     for field in {field.name.lower(): field.name for field in (*before.fields, *after.fields)}.values():
         old, new = before.get_all(field), after.get_all(field)
-        if len(old) == len(new):
-            changes += [Change(where, field, *pair) for pair in zip(old, new, strict=True) if pair[0] != pair[1]]
-        else:
-            changes += [Change(where, field, value, None) for value in old if value not in new]
-            changes += [Change(where, field, None, value) for value in new if value not in old]
+        for kind, a, b, c, d in SequenceMatcher(a=old, b=new, autojunk=False).get_opcodes():
+            if kind != "equal":
+                changes += [Change(where, field, *pair) for pair in zip_longest(old[a:b], new[c:d])]
     return changes

@@ -73,7 +73,10 @@ class Headers:
             number += 1
             position += len(line)
             name = _FIELD.match(line)
-            if name:
+            if line.endswith(b"\r"):
+                # email.parser ends a line here, other readers do not: they would see other headers.
+                faults.append(f"{where} line {number} ends with a lone CR: {_shorten(line)!r}")
+            elif name:
                 fields.append(Field(name[0][:-1].decode(), line))
             elif line[:1] in (b" ", b"\t") and fields:
                 fields[-1] = replace(fields[-1], raw=fields[-1].raw + line)
@@ -98,7 +101,7 @@ class Headers:
     def line_end(self) -> bytes:
         """The line end of the first header: what a new line gets."""
         raw = self.fields[0].raw if self.fields else b"\n"
-        return b"\r\n" if raw.endswith(b"\r\n") else b"\r" if raw.endswith(b"\r") else b"\n"
+        return b"\r\n" if raw.endswith(b"\r\n") else b"\n"
 
     def with_values(self, name: str, values: Sequence[str]) -> Headers:
         """``values`` in place of all that ``name`` has; none removes the field.
@@ -132,7 +135,7 @@ class Headers:
     def _ended(self, fields: list[Field]) -> Headers:
         """Give a last line that ended with the file a line end where something follows it now."""
         ended = [
-            field if field.raw.endswith((b"\n", b"\r")) or (index == len(fields) - 1 and not self.body)
+            field if field.raw.endswith(b"\n") or (index == len(fields) - 1 and not self.body)
             else replace(field, raw=field.raw + self.line_end)
             for index, field in enumerate(fields)
         ]  # fmt: skip

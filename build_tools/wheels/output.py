@@ -12,7 +12,6 @@ import errno
 import os
 import re
 import secrets
-import shutil
 import stat
 from pathlib import Path
 from types import TracebackType
@@ -187,7 +186,7 @@ class OutputFolder:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self.temporary != self.path:
-            shutil.rmtree(self.temporary, ignore_errors=True)
+            _remove_tree(self.temporary)
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
@@ -223,11 +222,17 @@ def remove_leftovers(folder: Path) -> None:
             try:
                 if _lock(fd) and _is_same(fd, path):
                     if is_folder:
-                        shutil.rmtree(path, ignore_errors=True)
+                        _remove_tree(path)
                     else:
                         os.unlink(path)
             finally:
                 os.close(fd)
+
+
+def _remove_tree(path: Path) -> None:
+    import shutil  # costly, and seldom needed
+
+    shutil.rmtree(path, ignore_errors=True)
 
 
 def _lock(fd: int) -> bool | None:

@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import re
 
-from packaging.requirements import InvalidRequirement, Requirement
 from packaging.version import InvalidVersion, Version
 
 from build_tools.wheels.name import NormalizedName, normalize_name
 
-_NAME = re.compile(r"\s*[A-Za-z0-9][A-Za-z0-9._-]*")
+_NAME = re.compile(r"\s*[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?")
 _PIN = re.compile(r"(?<![=!<>~])(==\s*)([^\s,;()=*]+)(?=\s*(?:[,;)]|\Z))")
 
 
@@ -30,12 +29,16 @@ def follow(value: str, own: NormalizedName, name: str | None, old: Version, new:
     >>> follow('demo[gpu]; extra == "all"', normalize_name("demo"), "demo-cu12", Version("1"), Version("1"))
     'demo-cu12[gpu]; extra == "all"'
     """
+    # The name is looked at first: few wheels name themselves, and parsing is costly to import.
+    match = _NAME.match(value)
+    if match is None or normalize_name(match[0].strip()) != own:
+        return value
+    from packaging.requirements import InvalidRequirement, Requirement
+
     one_line = " ".join(value.split())
     try:
         requirement = Requirement(one_line)
     except InvalidRequirement:
-        return value
-    if normalize_name(requirement.name) != own:
         return value
     followed = one_line
     if name is not None:

@@ -18,7 +18,6 @@ from build_tools.version import parse_version, with_local
 from build_tools.wheels import zip_format as fmt
 from build_tools.wheels.archive_writer import ArchiveWriter, Content
 from build_tools.wheels.central_directory import Member
-from build_tools.wheels.deflate import deflate_files, file_blocks
 from build_tools.wheels.edit import WheelEdit, is_protected, pattern_regex, split_file
 from build_tools.wheels.finding import Finding
 from build_tools.wheels.header_edit import Change, edit_metadata, edit_wheel, header_changes
@@ -324,13 +323,7 @@ class Rewrite:
             elif isinstance(item, Content):
                 writer.add(item)
             else:
-                writer.begin(item.entry)
-                for piece in deflate_files([item.path], file_blocks):
-                    writer.write(piece.data)
-                    if piece.summary:
-                        writer.end(piece.summary.crc, piece.summary.size)
-                        digest = digest_text("sha256", piece.summary.sha256)
-                        rows[name] = Row(name, digest, piece.summary.size)
+                rows[name] = _write_file(writer, item)
         own = archive.by_name[self._wheel.member("RECORD")]
         data = self._new_record(rows).to_bytes()
         name = self._rename(own.name)
@@ -355,3 +348,16 @@ class Rewrite:
         at = len(rows) - 1 if rows and rows[-1].path == own else len(rows)
         rows[at:at] = todo.values()
         return Record(tuple(rows), self._record.line_end)
+
+
+def _write_file(writer: ArchiveWriter, added: _Added) -> Row:
+    # Few edits add files, and threads are costly to import.
+    from build_tools.wheels.deflate import deflate_files, file_blocks
+
+    writer.begin(added.entry)
+    for piece in deflate_files([added.path], file_blocks):
+        writer.write(piece.data)
+        if piece.summary:
+            writer.end(piece.summary.crc, piece.summary.size)
+            summary = piece.summary
+    return Row(added.entry.name, digest_text("sha256", summary.sha256), summary.size)

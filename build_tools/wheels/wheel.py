@@ -31,6 +31,9 @@ MAX_RECORD = 128 << 20
 SIGNATURES = ("RECORD.jws", "RECORD.p7s")
 KNOWN_WHEEL = (1, 0)
 
+_DISAGREEMENTS = {
+    "filename", "dist-info-name", "data-name", "metadata-name", "metadata-version-field", "wheel-tags", "wheel-build"
+}  # fmt: skip
 _REQUIRED = {"metadata-version", "name", "version"}
 
 T = TypeVar("T")
@@ -118,7 +121,10 @@ class Wheel:
         """
         blocking = [finding for finding in self.findings if finding.blocks]
         if blocking:
-            raise WheelError([f"{self.path.name}: {finding}" for finding in blocking])
+            hint = None
+            if all(finding.code in _DISAGREEMENTS for finding in blocking):
+                hint = "`te-wheel unpack` and `te-wheel pack` make a wheel that agrees with its METADATA and WHEEL"
+            raise WheelError([f"{self.path.name}: {finding}" for finding in blocking], hint=hint)
 
     def member(self, file: str) -> str:
         """The member of ``.dist-info`` that is called ``file``."""
@@ -172,9 +178,9 @@ class Wheel:
             return
         expected = self.name.stem + ending
         if parsed != (self.name.name, self.name.version):
-            self._find(f"{code}-name", f"{folder} disagrees with the file name, expected {expected}", folder)
+            self._find(f"{code}-name", f"disagrees with the file name, expected {expected}", folder)
         elif folder != expected:
-            self._find(f"{code}-spelling", f"{folder} is not in normal form, expected {expected}", folder)
+            self._find(f"{code}-spelling", f"not in normal form, expected {expected}", folder)
 
     def _read(self, file: str, limit: int) -> bytes | None:
         member = self.archive.by_name.get(self.member(file))

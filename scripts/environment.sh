@@ -1,0 +1,63 @@
+# Sourced by the other scripts: finds a Python and keeps an environment in .venvs of the checkout.
+# shellcheck shell=bash
+
+root=$(CDPATH='' cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd -P)
+
+say() { printf '%s\n' "$*" >&2; }
+
+die() { # FAULT HINT
+  say "error: $1"
+  say "hint: $2"
+  exit 2
+}
+
+# Sets `python`: $PYTHON where that is set, else the first of the usual names that is new enough.
+find_python() {
+  local candidate found=''
+  for candidate in ${PYTHON:+"$PYTHON"} python3 python3.14 python3.13 python3.12 python3.11; do
+    python=$(command -v -- "$candidate") || python=''
+    if [ -z "$python" ]; then
+      if [ "$candidate" = "${PYTHON:-}" ]; then
+        die "PYTHON is '$PYTHON', which is no program" "set PYTHON to a Python of 3.11 or newer, or unset it"
+      fi
+      continue
+    fi
+    found="${found:-$("$python" --version 2>&1) ($python)}"
+    if "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
+      "$python" -c 'import venv, ensurepip' 2>/dev/null ||
+        die "$python has no module venv, or none of ensurepip" "install it; on Debian and Ubuntu: apt install python3-venv"
+      return
+    fi
+    [ "$candidate" = "${PYTHON:-}" ] && break
+  done
+  die "Python 3.11 or newer is needed, found ${found:-none}" "install one, or set PYTHON to its path"
+}
+
+# Makes .venvs/NAME, or uses it again: the caller's function `fill` fills it. The stamp is written last, so
+# an environment that was interrupted is made anew; where only FILEs changed, it is filled again. Sets `env`.
+prepare_environment() { # NAME FILE...
+  local identity digest stamp
+  find_python
+  env="$root/.venvs/$1"
+  shift
+  stamp="$env/.complete"
+  identity="$root $("$python" -c 'import sys; print(sys.base_prefix, sys.version.split()[0])')"
+  digest=$(cat -- "$@" | "$python" -c 'import hashlib, sys; print(hashlib.sha256(sys.stdin.buffer.read()).hexdigest())')
+  if [ -f "$stamp" ] && [ "$(cat -- "$stamp")" = "$identity"$'\n'"$digest" ]; then
+    return
+  fi
+  if [ ! -f "$stamp" ] || [ "$(head -n 1 -- "$stamp")" != "$identity" ]; then
+    say "making the environment $env"
+    rm -rf -- "$env"
+    "$python" -m venv -- "$env"
+  fi
+  rm -f -- "$stamp"
+  fill
+  printf '%s\n%s\n' "$identity" "$digest" >"$stamp.new"
+  mv -- "$stamp.new" "$stamp"
+}
+
+pip_install() {
+  say "installing $*"
+  "$env/bin/python" -m pip install --disable-pip-version-check --no-input --quiet "$@" >&2
+}

@@ -1,0 +1,13 @@
+"""Attention for packed (THD, varlen) sequences.
+
+Letters: ``t`` rows of the packed buffer, ``b`` sequences, ``s`` longest sequence, ``h`` heads, ``d`` head size,
+``c`` context-parallel ranks. Offsets are int32, ``[b + 1]``, and start at 0.
+
+Names and argument order that Transformer Engine has too are drop-in: change the import only.
+"""
+
+from te_pkg.attention import capture
+from te_pkg.attention.caching import cache_info, clear_caches
+from te_pkg.attention.cu_seqlens import get_full_cu_seqlens
+
+__all__ = ["cache_info", "capture", "clear_caches", "get_full_cu_seqlens"]

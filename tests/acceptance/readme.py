@@ -1,0 +1,73 @@
+"""The README as a program: its console examples are run, its table of codes comes from the code.
+
+``python -m tests.acceptance.readme`` writes what they give into README.md; the test compares.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from build_tools.wheels import WheelEdit, repack
+from build_tools.wheels.finding import RULES
+from tests.build_tools.wheel_factory import STORED, Archive, Member, make_wheel
+
+ROOT = Path(__file__).resolve().parents[2]
+README = ROOT / "README.md"
+_BLOCK = re.compile(r"(?<=```console\n).*?(?=```)", re.DOTALL)
+_CODES = re.compile(
+    r"(?<=<!-- finding codes: generated, a test compares -->\n).*?(?=<!-- end of finding codes -->)", re.DOTALL
+)
+_SETUP = 'te-wheel() { "$PYTHON" -m build_tools "$@"; }\n'
+
+
+def rendered() -> str:
+    """README.md with the output of every example and the table of codes as they are now."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        _prepare(folder)
+        text = _BLOCK.sub(lambda block: _run(block[0], folder), README.read_text())
+    return _CODES.sub(lambda _: codes_table(), text)
+
+
+def codes_table() -> str:
+    """The findings in the order of the table in the code."""
+    rows = ["| code | rule | source | severity | repack |", "|---|---|---|---|---|"]
+    for rule in RULES.values():
+        refused = "refused" if rule.blocks else "carried"
+        rows.append(f"| `{rule.code}` | {rule.summary} | {rule.source} | {rule.severity} | {refused} |")
+    return "\n".join(rows) + "\n"
+
+
+def _prepare(folder: Path) -> None:
+    wheel = make_wheel(
+        folder / "dist",
+        files={"demo/__init__.py": "VALUE = 1\n", "demo/bin/run": Member("#!/bin/sh\necho run\n", mode=0o755)},
+        metadata="Metadata-Version: 2.1\nName: demo\nVersion: 1.0\nRequires-Python: >=3.11\n"
+        'Requires-Dist: torch>=2.6\nProvides-Extra: all\nRequires-Dist: demo[gpu]; extra == "all"\n\n# demo\n',
+        # Not compressed: what deflate makes, and so the digest, differs from one zlib to the next.
+        archive=Archive(every={"method": STORED}),
+    )
+    cu12 = repack(wheel, folder / "renamed", WheelEdit(name="demo-cu12")).path
+    cu12.rename(cu12.with_name("demo_cu13-1.0-py3-none-any.whl"))
+
+
+def _run(block: str, folder: Path) -> str:
+    environment = {**os.environ, "PYTHON": sys.executable, "PYTHONPATH": str(ROOT), "NO_COLOR": "1"}
+    out = []
+    for line in block.splitlines():
+        if line.startswith("$ "):
+            command = ["bash", "-c", _SETUP + line[2:]]
+            done = subprocess.run(
+                command, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+            )
+            out.append(f"{line}\n{done.stdout}")
+    return "".join(out)
+
+
+if __name__ == "__main__":
+    README.write_text(rendered())

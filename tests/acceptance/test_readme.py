@@ -1,0 +1,21 @@
+"""What the README shows is what a reader gets."""
+
+from __future__ import annotations
+
+import doctest
+import importlib.util
+
+import pytest
+
+from tests.acceptance.readme import README, rendered
+
+
+def test_every_example_gives_the_output_that_the_readme_shows_and_every_code_stands_in_its_table() -> None:
+    assert README.read_text() == rendered()
+
+
+@pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")
+def test_the_python_examples_give_what_the_readme_shows() -> None:
+    failed, tried = doctest.testfile(str(README), module_relative=False)
+    assert tried
+    assert not failed

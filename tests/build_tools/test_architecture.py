@@ -1,0 +1,105 @@
+"""The house: which module may know which, and what none may import."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+# Each module may import those above it and no other.
+ORDER = """
+build_tools
+build_tools.errors
+build_tools.console
+build_tools.child
+build_tools.version
+build_tools.wheels
+build_tools.wheels.times
+build_tools.wheels.finding
+build_tools.wheels.zip_format
+build_tools.wheels.deflate
+build_tools.wheels.member_names
+build_tools.wheels.name
+build_tools.wheels.core_metadata
+build_tools.wheels.requires
+build_tools.wheels.headers
+build_tools.wheels.record
+build_tools.wheels.output
+build_tools.wheels.central_directory
+build_tools.wheels.archive
+build_tools.wheels.archive_writer
+build_tools.wheels.wheel
+build_tools.wheels.edit
+build_tools.wheels.header_edit
+build_tools.wheels.rewrite
+build_tools.wheels.batch
+build_tools.wheels.unpacked
+build_tools.wheels.facts
+build_tools.wheels.check
+build_tools.sdist
+build_tools.plan
+build_tools.project
+build_tools.smoke_probe
+build_tools.smoke
+build_tools.release
+build_tools.commands
+build_tools.cli
+build_tools.__main__
+""".split()  # noqa: SIM905 - a list to read from top to bottom
+
+
+def modules(package: str) -> dict[str, Path]:
+    found = {}
+    for path in sorted((ROOT / package).rglob("*.py")):
+        if "build" not in path.relative_to(ROOT / package).parts:
+            parts = path.relative_to(ROOT).with_suffix("").parts
+            found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return found
+
+
+def imports(path: Path) -> Iterator[str]:
+    """Every module that a file imports, at its top or inside a function."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path.name} imports relatively"
+            assert node.module
+            yield node.module
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def test_the_order_names_every_module() -> None:
+    assert sorted(ORDER) == sorted(modules("build_tools"))
+
+
+@pytest.mark.parametrize("module", ORDER)
+def test_a_module_imports_only_what_stands_above_it(module: str) -> None:
+    above = ORDER[: ORDER.index(module)]
+    own = {name for name in imports(modules("build_tools")[module]) if name in ORDER}
+    # The package's lazy exports name their homes for type checkers, and import them when asked.
+    if module != "build_tools.wheels":
+        assert own <= set(above)
+
+
+@pytest.mark.parametrize("package", ["build_tools", "te_pkg"])
+def test_the_two_packages_never_import_each_other(package: str) -> None:
+    other = "te_pkg" if package == "build_tools" else "build_tools"
+    for name, path in modules(package).items():
+        assert not [found for found in imports(path) if found.split(".")[0] == other], name
+
+
+def test_the_tooling_needs_the_standard_library_and_packaging_alone() -> None:
+    allowed = {"build_tools", "packaging", *sys.stdlib_module_names}
+    for name, path in modules("build_tools").items():
+        assert {found.split(".")[0] for found in imports(path)} <= allowed, name
+
+
+def test_no_module_is_called_utils() -> None:
+    names = [*modules("build_tools"), *modules("te_pkg")]
+    assert not [name for name in names if name.split(".")[-1] in ("utils", "util", "helpers", "common", "misc")]

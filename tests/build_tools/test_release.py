@@ -1,0 +1,379 @@
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Callable
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import pytest
+from packaging.version import Version
+
+from build_tools import release as release_module
+from build_tools.errors import EditError, FileError, OutputExistsError, PlanError, ToolError, WheelError
+from build_tools.release import Release, format_table, release
+from build_tools.smoke import SmokeResult, Status
+from build_tools.wheels.name import WheelName
+from tests.build_tools.command_line import te_wheel
+from tests.build_tools.tiny_project import make_project
+from tests.build_tools.wheel_factory import make_wheel
+
+PLAN = """
+[tool.te-wheel.variants.cu12]
+name = "demo_cu12"
+platform-tag = "manylinux_2_28_x86_64"
+add = ["Requires-Dist: helper"]
+[tool.te-wheel.variants.cpu]
+local = "cpu"
+"""
+BASE = "demo-1.0-py3-none-any.whl"
+CU12 = "demo_cu12-1.0-py3-none-manylinux_2_28_x86_64.whl"
+CPU = "demo-1.0+cpu-py3-none-any.whl"
+
+
+@pytest.fixture
+def plan(tmp_path: Path) -> Path:
+    """A project that is a plan and nothing else."""
+    return write_plan(tmp_path, PLAN)
+
+
+def write_plan(tmp_path: Path, text: str) -> Path:
+    folder = tmp_path / "project"
+    folder.mkdir(exist_ok=True)
+    (folder / "pyproject.toml").write_text(text)
+    return folder
+
+
+def stand_in(monkeypatch: pytest.MonkeyPatch, tried: Callable[..., SmokeResult]) -> None:
+    """Take ``tried`` for the trial of a wheel; no environment is made."""
+    monkeypatch.setattr(release_module, "Base", lambda *_, **__: nullcontext())
+    monkeypatch.setattr(release_module, "smoke_wheel", tried)
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir()) if folder.exists() else []
+
+
+def facts_of(folder: Path) -> Any:
+    return json.loads((folder / "release.json").read_text())
+
+
+def sums_of(folder: Path) -> dict[str, str]:
+    lines = (folder / "SHA256SUMS").read_text().splitlines()
+    return {name: digest for digest, name in (line.split("  ") for line in lines)}
+
+
+class TestFromAWheel:
+    """``--wheel FILE``: an existing wheel in place of the build."""
+
+    def test_each_variant_is_made_and_the_wheel_stays_where_it_is(self, plan: Path, tmp_path: Path) -> None:
+        wheel = make_wheel(tmp_path / "in")
+        before = wheel.read_bytes()
+        done = release(plan, tmp_path / "out", wheel=wheel, smoke=False)
+        assert names(tmp_path / "out") == sorted([CU12, CPU, "SHA256SUMS", "release.json"])
+        assert [(artifact.variant, artifact.file.path.name) for artifact in done.artifacts] == [
+            ("cu12", CU12),
+            ("cpu", CPU),
+        ]
+        assert (done.name, done.version, done.sdist, done.failed, done.faults) == (
+            "demo",
+            Version("1.0"),
+            None,
+            False,
+            (),
+        )
+        assert wheel.read_bytes() == before
+
+    def test_only_makes_the_variants_that_it_names(self, plan: Path, tmp_path: Path) -> None:
+        done = release(plan, tmp_path / "out", wheel=make_wheel(tmp_path / "in"), only=["cpu"], smoke=False)
+        assert [artifact.variant for artifact in done.artifacts] == ["cpu"]
+        assert list(sums_of(tmp_path / "out")) == [CPU]
+
+    def test_a_wheel_that_lies_in_the_output_folder_is_part_of_the_release(self, plan: Path, tmp_path: Path) -> None:
+        wheel = make_wheel(tmp_path / "out")
+        done = release(plan, tmp_path / "out", wheel=wheel, smoke=False)
+        assert [artifact.variant for artifact in done.artifacts] == [None, "cu12", "cpu"]
+        assert set(sums_of(tmp_path / "out")) == {BASE, CU12, CPU}
+
+    def test_another_version_than_the_projects_is_noted(self, plan: Path, tmp_path: Path) -> None:
+        (plan / "VERSION.txt").write_text("1.1")
+        said: list[str] = []
+        release(plan, tmp_path / "out", wheel=make_wheel(tmp_path / "in"), smoke=False, report=said.append)
+        assert f"note: {BASE} has version 1.0, VERSION.txt says 1.1" in said
+
+
+class TestFromSources:
+    def test_the_built_wheel_and_the_sdist_are_part_of_the_release(self, tmp_path: Path) -> None:
+        project = make_project(tmp_path / "project", plan=PLAN)
+        done = release(project, tmp_path / "out", smoke=False)
+        files = ["1.0.dev0+cpu-py3-none-any.whl", "1.0.dev0-py3-none-any.whl", "1.0.dev0.tar.gz"]
+        wheels = [f"demo-{file}" for file in files] + ["demo_cu12-1.0.dev0-py3-none-manylinux_2_28_x86_64.whl"]
+        assert names(tmp_path / "out") == sorted(["SHA256SUMS", "release.json", *wheels])
+        assert list(sums_of(tmp_path / "out")) == sorted(wheels)
+        assert done.sdist is not None
+        assert done.artifacts[0].variant is None
+
+    def test_a_second_run_changes_nothing(self, tmp_path: Path) -> None:
+        project = make_project(tmp_path / "project", plan=PLAN)
+        release(project, tmp_path / "out", smoke=False)
+        before = {path.name: (path.read_bytes(), path.stat().st_ino) for path in (tmp_path / "out").iterdir()}
+        release(project, tmp_path / "out", smoke=False)
+        assert before == {path.name: (path.read_bytes(), path.stat().st_ino) for path in (tmp_path / "out").iterdir()}
+
+    def test_changed_sources_replace_nothing_unless_forced(self, tmp_path: Path) -> None:
+        project = make_project(tmp_path / "project", plan=PLAN)
+        release(project, tmp_path / "out", smoke=False)
+        before = {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()}
+        (project / "demo" / "__init__.py").write_text("VALUE = 2\n")
+        with pytest.raises(OutputExistsError, match="exists already with other bytes"):
+            release(project, tmp_path / "out", smoke=False)
+        assert before == {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()}
+        done = release(project, tmp_path / "out", smoke=False, force=True)
+        assert not done.failed
+        assert sums_of(tmp_path / "out").keys() == before.keys() - {"SHA256SUMS", "release.json"}
+
+
+class TestFacts:
+    def test_sha256sum_accepts_the_sums(self, plan: Path, tmp_path: Path) -> None:
+        release(plan, tmp_path / "out", wheel=make_wheel(tmp_path / "in"), smoke=False)
+        sums = sums_of(tmp_path / "out")
+        assert list(sums) == sorted([CPU, CU12])
+        for name, digest in sums.items():
+            assert hashlib.sha256((tmp_path / "out" / name).read_bytes()).hexdigest() == digest
+        tool = shutil.which("sha256sum")
+        if tool is not None:
+            subprocess.run(
+                [tool, "--strict", "-c", "SHA256SUMS"], cwd=tmp_path / "out", check=True, capture_output=True
+            )
+
+    def test_the_same_wheel_gives_the_same_facts_in_any_folder(self, plan: Path, tmp_path: Path) -> None:
+        for place in ("one", "two"):
+            os.utime(make_wheel(tmp_path / f"in-{place}"), (2e9, 2e9))
+            release(plan, tmp_path / place, wheel=tmp_path / f"in-{place}" / BASE, smoke=False)
+        for file in ("release.json", "SHA256SUMS"):
+            assert (tmp_path / "one" / file).read_bytes() == (tmp_path / "two" / file).read_bytes()
+            assert str(tmp_path) not in (tmp_path / "one" / file).read_text()
+
+    def test_release_json_has_the_documented_keys(self, plan: Path, tmp_path: Path) -> None:
+        wheel = make_wheel(tmp_path / "in")
+        release(plan, tmp_path / "out", wheel=wheel, smoke=False, only=["cpu"])
+        path = tmp_path / "out" / CPU
+        assert facts_of(tmp_path / "out") == {
+            "schema": 1,
+            "name": "demo",
+            "version": "1.0",
+            "source": {
+                "file": BASE,
+                "size": wheel.stat().st_size,
+                "sha256": hashlib.sha256(wheel.read_bytes()).hexdigest(),
+            },
+            "sdist": None,
+            "artifacts": [
+                {
+                    "file": CPU,
+                    "size": path.stat().st_size,
+                    "sha256": hashlib.sha256(path.read_bytes()).hexdigest(),
+                    "variant": "cpu",
+                    "changes": [
+                        {"where": "filename", "field": "name", "old": BASE, "new": CPU},
+                        {
+                            "where": "folder",
+                            "field": "dist-info",
+                            "old": "demo-1.0.dist-info",
+                            "new": "demo-1.0+cpu.dist-info",
+                        },
+                        {"where": "METADATA", "field": "Version", "old": "1.0", "new": "1.0+cpu"},
+                    ],
+                    "findings": [],
+                    "smoke": dict.fromkeys(["install", "import", "version"], "skipped: not asked for"),
+                }
+            ],
+            "failures": [],
+        }
+
+
+class TestRefusedBeforeAnythingIsWritten:
+    def refused(self, tmp_path: Path, plan: str, kind: type[Exception], **options: Any) -> tuple[str, ...]:
+        if "wheel" not in options:
+            options["wheel"] = make_wheel(tmp_path / "in")
+        with pytest.raises(kind) as caught:
+            release(write_plan(tmp_path, plan), tmp_path / "out", smoke=False, **options)
+        assert not (tmp_path / "out").exists()
+        faults: tuple[str, ...] = caught.value.faults  # type: ignore[attr-defined]
+        return faults
+
+    def test_an_unknown_variant_is_answered_with_the_known_ones(self, tmp_path: Path) -> None:
+        faults = self.refused(tmp_path, PLAN, PlanError, only=["cu13", "cpu"])
+        assert faults == ("the plan has no variant 'cu13', expected one of 'cu12', 'cpu'",)
+
+    def test_every_edit_that_does_not_fit_the_wheel_is_named(self, tmp_path: Path) -> None:
+        bad = '[tool.te-wheel.variants.a]\nname = "a"\nremove-file = ["nothing/*"]\n'
+        faults = self.refused(
+            tmp_path, bad + bad.replace("variants.a", "variants.b").replace('"a"', '"b"') + PLAN, EditError
+        )
+        assert [fault.partition(": ")[0] for fault in faults] == ["variant 'a'", "variant 'b'"]
+
+    def test_two_variants_that_turn_out_to_be_one_file_are_named(self, tmp_path: Path) -> None:
+        plan = '[tool.te-wheel.variants.a]\nname = "x"\n[tool.te-wheel.variants.b]\nname = "x"\nlocal = ""\n'
+        faults = self.refused(tmp_path, plan, EditError)
+        assert faults == ("variant 'b' would be x-1.0-py3-none-any.whl, the same file as variant 'a'",)
+
+    def test_a_variant_that_would_be_the_wheel_itself_is_named(self, tmp_path: Path) -> None:
+        wheel = make_wheel(tmp_path / "in")
+        plan = write_plan(tmp_path, '[tool.te-wheel.variants.a]\nset = ["Summary: x"]\n')
+        before = wheel.read_bytes()
+        with pytest.raises(EditError, match="the same file as the wheel that it is made from"):
+            release(plan, wheel.parent, wheel=wheel, smoke=False)
+        assert names(wheel.parent) == [BASE]
+        assert wheel.read_bytes() == before
+        assert not release(plan, tmp_path / "out", wheel=wheel, smoke=False).failed
+
+    def test_a_wheel_that_breaks_a_rule_is_no_start(self, tmp_path: Path) -> None:
+        wheel = make_wheel(tmp_path / "in", metadata="Metadata-Version: 2.1\nName: other\nVersion: 1.0\n\n")
+        faults = self.refused(tmp_path, PLAN, WheelError, wheel=wheel)
+        assert [fault for fault in faults if "[metadata-name]" in fault]
+
+    def test_a_wheel_that_is_not_there(self, tmp_path: Path) -> None:
+        self.refused(tmp_path, PLAN, FileError, wheel=tmp_path / "demo-1.0-py3-none-any.whl")
+
+    def test_an_output_folder_that_is_a_file(self, plan: Path, tmp_path: Path) -> None:
+        (tmp_path / "out").write_text("")
+        with pytest.raises(FileError, match="is no folder, expected the output folder"):
+            release(plan, tmp_path / "out", wheel=make_wheel(tmp_path / "in"), smoke=False)
+
+
+class TestFailures:
+    """One variant that fails does not stop the others, and is not among the sums."""
+
+    def test_a_variant_that_cannot_be_written_is_named_and_the_others_are_made(
+        self, plan: Path, tmp_path: Path
+    ) -> None:
+        (tmp_path / "out").mkdir()
+        (tmp_path / "out" / CU12).write_text("something else")
+        done = release(plan, tmp_path / "out", wheel=make_wheel(tmp_path / "in"), smoke=False)
+        assert done.failed
+        assert [failure.variant for failure in done.failures] == ["cu12"]
+        assert list(sums_of(tmp_path / "out")) == [CPU]
+        (failure,) = facts_of(tmp_path / "out")["failures"]
+        assert failure == {"variant": "cu12", "faults": [f"'{CU12}' exists already with other bytes"]}
+        assert (tmp_path / "out" / CU12).read_text() == "something else"
+
+    def test_a_broken_rule_fails_a_wheel(self, plan: Path, tmp_path: Path) -> None:
+        wheel = make_wheel(tmp_path / "in", files={"demo/a.py": "", "Demo/a.py": ""})
+        done = release(plan, tmp_path / "out", wheel=wheel, smoke=False)
+        assert done.failed
+        assert all("[zip-case-collision]" in fault for fault in done.faults)
+        assert len(done.faults) == 2
+        assert sums_of(tmp_path / "out") == {}
+
+    def test_a_failed_trial_fails_a_wheel_and_a_skipped_one_does_not(
+        self, plan: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def tried(wheel: Path, **_: object) -> SmokeResult:
+            why = Status.failed("no") if wheel.name == CPU else Status.skipped("no torch")
+            return SmokeResult(wheel.name, Status.passed(), why, Status.passed())
+
+        stand_in(monkeypatch, tried)
+        done = release(plan, tmp_path / "out", wheel=make_wheel(tmp_path / "in"))
+        assert [artifact.failed for artifact in done.artifacts] == [False, True]
+        assert list(sums_of(tmp_path / "out")) == [CU12]
+        assert done.faults == (f"{CPU}: import failed: no",)
+
+    def test_a_trial_that_is_not_possible_here_is_skipped(
+        self, plan: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        class NoBase:
+            def __init__(self, *_: object, **__: object) -> None:
+                raise ToolError("no virtual environment can be made")
+
+        monkeypatch.setattr(release_module, "Base", NoBase)
+        done = release(plan, tmp_path / "out", wheel=make_wheel(tmp_path / "in"))
+        assert not done.failed
+        assert {str(artifact.smoke.imported) for artifact in done.artifacts} == {
+            "skipped: no virtual environment can be made"
+        }
+
+
+def test_each_wheel_is_tried_in_a_layer_over_one_base(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_wheel(tmp_path / "links", name="helper")
+    monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "links"))
+    smoke = '[tool.te-wheel.smoke]\nrequires = ["helper==1.0"]\nimport = ["demo", "helper"]\nrun = "demo.VALUE == 1"\n'
+    variants = PLAN + '[tool.te-wheel.variants.win]\nname = "demo_win"\nplatform-tag = "win32"\n'
+    variants = variants.replace("manylinux_2_28_x86_64", "any")
+    said: list[str] = []
+    done = release(
+        write_plan(tmp_path, smoke + variants), tmp_path / "out", wheel=make_wheel(tmp_path / "in"), report=said.append
+    )
+    passed = dict.fromkeys(["install", "import", "version"], "passed")
+    found = {artifact["variant"]: artifact["smoke"] for artifact in facts_of(tmp_path / "out")["artifacts"]}
+    assert (found["cu12"], found["cpu"]) == (passed, passed)
+    assert all(
+        status.startswith("skipped: demo_win-1.0-py3-none-win32.whl is not for Python")
+        for status in found["win"].values()
+    )
+    assert said.count("installing helper==1.0, once for all wheels") == 1
+    assert not done.failed
+
+
+class TestTable:
+    def test_it_has_a_line_for_each_file_and_the_reasons_below(
+        self, plan: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        results = {
+            CU12: (Status.passed(), Status.skipped("no torch"), Status.passed()),
+            CPU: (Status.passed(), Status.passed(), Status.failed("demo.__version__ is '2'")),
+        }
+        stand_in(monkeypatch, lambda wheel, **_: SmokeResult(wheel.name, *results[wheel.name]))
+        done = release(plan, tmp_path / "out", wheel=make_wheel(tmp_path / "in"))
+        lines = format_table(done).splitlines()
+        assert [line.split() for line in lines[:3]] == [
+            ["file", "size", "variant", "check", "install", "import"],
+            [CU12, *size(done, 0), "cu12", "passed", "passed", "skipped"],
+            [CPU, *size(done, 1), "cpu", "passed", "passed", "failed"],
+        ]
+        assert lines[3:] == [f"{CU12}: import skipped: no torch", f"{CPU}: version failed: demo.__version__ is '2'"]
+
+
+def size(done: Release, index: int) -> list[str]:
+    bytes_ = done.artifacts[index].file.size
+    return [str(bytes_), "B"] if bytes_ < 1000 else [f"{bytes_ / 1000:.1f}", "kB"]
+
+
+class TestCommandLine:
+    """Exit 0 made and good, 1 made but not good, 2 could not."""
+
+    def test_the_table_goes_to_stdout(self, plan: Path, tmp_path: Path) -> None:
+        done = te_wheel("release", plan, "-o", tmp_path / "out", "--wheel", make_wheel(tmp_path / "in"), "--no-smoke")
+        assert (done.code, done.lines[0].split()[0]) == (0, "file")
+
+    def test_json_is_release_json(self, plan: Path, tmp_path: Path) -> None:
+        wheel = make_wheel(tmp_path / "in")
+        done = te_wheel(
+            "release", plan, "-o", tmp_path / "out", "--wheel", wheel, "--no-smoke", "--json", "--only", "cpu"
+        )
+        assert done.json == facts_of(tmp_path / "out")
+
+    def test_a_broken_rule_is_exit_1_and_a_variant_that_is_not_there_exit_2(self, plan: Path, tmp_path: Path) -> None:
+        wheel = make_wheel(tmp_path / "in", files={"demo/a.py": "", "Demo/a.py": ""})
+        common = ("release", plan, "-o", tmp_path / "out", "--wheel", wheel, "--no-smoke")
+        assert te_wheel(*common).code == 1
+        (tmp_path / "out" / CPU).write_text("")
+        assert te_wheel(*common).code == 2
+        assert te_wheel(*common, "--only", "cu13").errors == [
+            "the plan has no variant 'cu13', expected one of 'cu12', 'cpu'"
+        ]
+
+
+def test_every_output_name_is_in_normal_form(plan: Path, tmp_path: Path) -> None:
+    wheel = make_wheel(
+        tmp_path / "in", name="Demo.Pkg", dist_info="Demo.Pkg-1.0.dist-info", filename="Demo.Pkg-1.0-py3-none-any.whl"
+    )
+    done = release(plan, tmp_path / "out", wheel=wheel, smoke=False)
+    for artifact in done.artifacts:
+        assert WheelName.parse(artifact.file.path.name).filename == artifact.file.path.name
