@@ -7,6 +7,7 @@ the command is chosen, so that a tool which CI starts often starts fast.
 from __future__ import annotations
 
 import argparse
+import gc
 import io
 import os
 import signal
@@ -34,6 +35,8 @@ def entry_point() -> NoReturn:
         # A path that is no UTF-8 goes out as the bytes that came in.
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="surrogateescape")
+    # One command and out: looking for cycles among a wheel's 70,000 members costs a tenth of the run.
+    gc.disable()
     sys.exit(main(sys.argv[1:]))
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from build_tools.wheels import zip_format as fmt
 from build_tools.wheels.finding import Finding
@@ -139,7 +139,7 @@ class CentralDirectory:
 
     def _read_members(self, central: bytes, entries: int, central_start: int, shift: int) -> None:
         position, extents = 0, []
-        seen: dict[str, int] = {}
+        seen: set[str] = set()
         while position + fmt.CENTRAL.size <= len(central) and central.startswith(fmt.CENTRAL_SIGNATURE, position):
             fields = fmt.CENTRAL.unpack_from(central, position)
             name_length, extra_length, comment_length = fields[9:12]
@@ -153,7 +153,7 @@ class CentralDirectory:
             extents.append((member.header_offset, end, member.name))
             if member.name in seen:
                 self._find("zip-duplicate", "the member stands twice", member.name)
-            seen[member.name] = 1
+            seen.add(member.name)
             self.members.append(member)
         if len(self.members) != entries or position != len(central):
             self._find(
@@ -168,7 +168,7 @@ class CentralDirectory:
         _, made_by, needed, flags, method, dos_time, crc, compressed, size = fields[:9]
         comment, disk, internal, external, offset = fields[11:16]
         name = self._decode_name(raw_name, flags)
-        clean = not (extra or comment)
+        plain = not (extra or comment)
         size, compressed, offset = self._zip64(name, extra, size, compressed, offset)
         offset += shift
         if disk not in (0, fmt.LIMIT_16):
@@ -179,6 +179,17 @@ class CentralDirectory:
             self._find("zip-method", f"compression method {method} is not allowed, only stored and deflated", name)
         if method == fmt.STORED and size != compressed and not flags & fmt.ENCRYPTED:
             self._find("zip-header-mismatch", f"stored, yet {compressed} bytes hold {size}", name)
+        needed = needed if needed in (10, 20) else 20
+        head = self._read_at(offset, fmt.LOCAL.size + len(raw_name) + 20)
+        local = None
+        data_offset, clean = offset, False
+        if len(head) < fmt.LOCAL.size or not head.startswith(fmt.LOCAL_SIGNATURE):
+            self._find("zip-header-mismatch", f"no local header at byte {offset}", name)
+        else:
+            local = fmt.LOCAL.unpack_from(head)
+            expected = fmt.pack_local(name, needed, method, dos_time, crc, compressed, size)
+            data_offset = offset + fmt.LOCAL.size + local[8] + local[9]
+            clean = head.startswith(expected) and data_offset == offset + len(expected)
         member = Member(
             name=name,
             method=method,
@@ -187,27 +198,17 @@ class CentralDirectory:
             size=size,
             dos_time=dos_time,
             made_by=made_by,
-            needed=needed if needed in (10, 20) else 20,
+            needed=needed,
             internal_attr=internal,
             external_attr=external,
             header_offset=offset,
-            data_offset=offset,
-            clean=False,
+            data_offset=data_offset,
+            clean=clean,
         )
-        head = self._read_at(offset, fmt.LOCAL.size + len(raw_name) + 20)
-        if len(head) < fmt.LOCAL.size or not head.startswith(fmt.LOCAL_SIGNATURE):
-            self._find("zip-header-mismatch", f"no local header at byte {offset}", name)
+        if local is None:
             return member, offset
-        local = fmt.LOCAL.unpack_from(head)
-        header_size = fmt.LOCAL.size + local[8] + local[9]
-        expected = fmt.local_header(member)
-        member = replace(
-            member,
-            data_offset=offset + header_size,
-            clean=header_size == len(expected) and head.startswith(expected),
-        )
-        end = member.end if member.clean else self._compare(member, raw_name, local, head)
-        if not clean and size < fmt.LIMIT_32 and compressed < fmt.LIMIT_32 and offset < fmt.LIMIT_32:
+        end = data_offset + compressed if clean else self._compare(member, raw_name, local, head)
+        if not plain and size < fmt.LIMIT_32 and compressed < fmt.LIMIT_32 and offset < fmt.LIMIT_32:
             self._find("zip-not-clean", "it has an extra field or a comment", name)
         elif end != member.end:
             self._find("zip-not-clean", "it has a data descriptor", name)
@@ -262,6 +263,8 @@ class CentralDirectory:
         return None
 
     def _zip64(self, name: str, extra: bytes, size: int, compressed: int, offset: int) -> tuple[int, int, int]:
+        if size < fmt.LIMIT_32 and compressed < fmt.LIMIT_32 and offset < fmt.LIMIT_32:
+            return size, compressed, offset
         numbers = [size, compressed, offset]
         wanted = [i for i, number in enumerate(numbers) if number == fmt.LIMIT_32]
         position = 0

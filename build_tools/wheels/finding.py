@@ -62,9 +62,10 @@ class Finding:
 
     def __str__(self) -> str:
         """One line; a member name that holds control characters is quoted."""
-        member = self.member if self.member is None or self.member.isprintable() else repr(self.member)
-        where = f"{member}: " if member is not None else ""
-        return f"{where}{self.message} [{self.code}]"
+        if self.member is None or self.message.startswith(self.member):
+            return f"{self.message} [{self.code}]"
+        member = self.member if self.member.isprintable() else repr(self.member)
+        return f"{member}: {self.message} [{self.code}]"
 
 
 def _table(rules: Iterable[Rule]) -> dict[str, Rule]:

@@ -178,9 +178,9 @@ class Wheel:
             return
         expected = self.name.stem + ending
         if parsed != (self.name.name, self.name.version):
-            self._find(f"{code}-name", f"disagrees with the file name, expected {expected}", folder)
+            self._find(f"{code}-name", f"{folder} disagrees with the file name, expected {expected}", folder)
         elif folder != expected:
-            self._find(f"{code}-spelling", f"not in normal form, expected {expected}", folder)
+            self._find(f"{code}-spelling", f"{folder} is not in normal form, expected {expected}", folder)
 
     def _read(self, file: str, limit: int) -> bytes | None:
         member = self.archive.by_name.get(self.member(file))

@@ -84,18 +84,22 @@ class Entry:
 
 def local_header(entry: Entry) -> bytes:
     """The clean local header of ``entry``, its name included."""
-    name, flags = _encode(entry.name)
-    needed, sizes, extra = entry.needed, (entry.compressed_size, entry.size), b""
-    if max(sizes) >= LIMIT_32:
-        needed, extra = ZIP64_VERSION, struct.pack("<HHQQ", ZIP64_EXTRA, 16, entry.size, entry.compressed_size)
-        sizes = (LIMIT_32, LIMIT_32)
-    return (
-        LOCAL.pack(
-            LOCAL_SIGNATURE, needed, flags, entry.method, entry.dos_time, entry.crc, *sizes, len(name), len(extra)
-        )
-        + name
-        + extra
+    return pack_local(
+        entry.name, entry.needed, entry.method, entry.dos_time, entry.crc, entry.compressed_size, entry.size
     )
+
+
+def pack_local(name: str, needed: int, method: int, dos_time: int, crc: int, compressed_size: int, size: int) -> bytes:
+    """A clean local header from its numbers, as in :class:`Entry`."""
+    raw, flags = _encode(name)
+    extra = b""
+    if compressed_size >= LIMIT_32 or size >= LIMIT_32:
+        needed, extra = ZIP64_VERSION, struct.pack("<HHQQ", ZIP64_EXTRA, 16, size, compressed_size)
+        compressed_size = size = LIMIT_32
+    header = LOCAL.pack(
+        LOCAL_SIGNATURE, needed, flags, method, dos_time, crc, compressed_size, size, len(raw), len(extra)
+    )
+    return header + raw + extra
 
 
 def central_header(entry: Entry, offset: int) -> bytes:

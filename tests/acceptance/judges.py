@@ -5,7 +5,7 @@ A judge that is not installed is skipped where a test asks for it, visibly, neve
 
 from __future__ import annotations
 
-import importlib.util
+import importlib.metadata
 import os
 import shutil
 import subprocess
@@ -30,19 +30,27 @@ class Judge:
     """One program.
 
     Attributes:
-        module: what must be installed; ``None`` for a part of Python.
+        distribution: what must be installed; ``None`` for a part of Python.
         command: wheels and an empty folder -> the command line, without the interpreter.
         takes_many: whether one run can look at many wheels.
     """
 
-    module: str | None
+    distribution: str | None
     command: Callable[[Sequence[Path], Path], list[str]]
     takes_many: bool = False
 
     def ask(self, wheels: Sequence[Path], folder: Path) -> Verdict:
-        if self.module is not None and importlib.util.find_spec(self.module) is None:
-            pytest.skip(f"{self.module} is not installed")
+        if self.distribution is not None:
+            require(self.distribution)
         return run([sys.executable, *self.command(wheels, folder)])
+
+
+def require(distribution: str) -> None:
+    """Skip the test where ``distribution`` is not installed; nothing of it is imported."""
+    try:
+        importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        pytest.skip(f"{distribution} is not installed")
 
 
 def run(command: Sequence[str], **environment: str) -> Verdict:
@@ -79,7 +87,7 @@ INSTALLER = Judge("installer", _install_with_installer)
 WHEEL_UNPACK = Judge("wheel", lambda wheels, folder: ["-m", "wheel", "unpack", "--dest", str(folder), *_names(wheels)])
 TWINE = Judge("twine", lambda wheels, folder: ["-m", "twine", "check", "--strict", *_names(wheels)], takes_many=True)
 CONTENTS = Judge(
-    "check_wheel_contents",
+    "check-wheel-contents",
     lambda wheels, folder: ["-m", "check_wheel_contents", "--no-config", *_names(wheels)],
     takes_many=True,
 )

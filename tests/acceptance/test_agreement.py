@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.acceptance.judges import require
 from tests.build_tools.command_line import te_wheel
 from tests.build_tools.version_cases import ACCEPTED
 from tests.build_tools.wheel_factory import make_wheel
@@ -87,9 +88,11 @@ def travel(wheels: Sequence[Path]) -> list[Trip]:
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """A wheel for each accepted spelling, by the real build backend."""
-    build = pytest.importorskip("build")
-    pytest.importorskip("setuptools")
-    hooks = pytest.importorskip("pyproject_hooks")
+    for distribution in ("build", "setuptools"):
+        require(distribution)
+    import build
+    import pyproject_hooks
+
     wheels = {}
     for number, (raw, _) in enumerate(ACCEPTED):
         source = tmp_path_factory.mktemp(f"spelling{number}")
@@ -98,28 +101,28 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         # setuptools takes no blanks around a version, te-wheel does.
         (source / "VERSION.txt").write_text(f"{raw.strip()}\n")
         (source / "pyproject.toml").write_text(PROJECT)
-        builder = build.ProjectBuilder(source, runner=hooks.quiet_subprocess_runner)
+        builder = build.ProjectBuilder(source, runner=pyproject_hooks.quiet_subprocess_runner)
         wheels[raw] = Path(builder.build("wheel", source / "dist"))
     return wheels
 
 
 @pytest.fixture(scope="module")
 def before(built: dict[str, Path]) -> dict[str, Trip]:
-    pytest.importorskip("wheel")
+    require("wheel")
     return dict(zip(built, travel(list(built.values())), strict=True))
 
 
 @pytest.fixture(scope="module")
 def after(built: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Trip]:
     """The wheels after a rename and a build tag."""
-    pytest.importorskip("wheel")
+    require("wheel")
     return rewrite_all(built, tmp_path_factory, "--name", "Demo.Pkg-CU12", "--build", "7")
 
 
 @pytest.fixture(scope="module")
 def made_so(built: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Trip]:
     """Wheels of another version that a rewrite gave each spelling."""
-    pytest.importorskip("wheel")
+    require("wheel")
     other = make_wheel(tmp_path_factory.mktemp("other"), name="demo_pkg", version="0.0.1")
     trips = {}
     for raw in built:

@@ -303,17 +303,30 @@ class TestBypass:
             assert is_tracing() is True
 
 
+def _made_under(mode: TorchDispatchMode, device: torch.device) -> torch.Tensor:
+    with mode:
+        return torch.ones(2, device=device)
+
+
+def _leaked_by_vmap(device: torch.device) -> torch.Tensor:
+    leaked = []
+    torch.vmap(lambda x: leaked.append(x) or x)(torch.ones(3, 2, device=device))
+    return leaked[0]
+
+
 class TestUnfitTensor:
     @pytest.mark.parametrize(
         "make",
         [
-            lambda *, device: torch.nn.Parameter(torch.ones(2, device=device)),
+            lambda *, device: torch.nn.Parameter(torch.ones(2, device=device), requires_grad=False),
+            lambda *, device: _made_under(FakeTensorMode(), device),
+            lambda *, device: _leaked_by_vmap(device),
             lambda *, device: torch.ones(2, device=device, requires_grad=True),
             lambda *, device: torch.ones(2, device="meta"),
             lambda *, device: torch.ones(2, device=device).to_sparse(),
             lambda *, device: torch._to_functional_tensor(torch.ones(2, device=device)),
         ],
-        ids=["subclass", "requires grad", "other device", "sparse", "functional"],
+        ids=["subclass", "fake", "functorch", "requires grad", "other device", "sparse", "functional"],
     )
     def test_is_returned_and_not_kept(self, make):
         cache = new_cache(make)
@@ -442,6 +455,13 @@ class TestFork:
         cpu, other = cache.get((1,), "cpu"), cache.get((1,), "meta")
         assert self.in_child(lambda: cache.get((1,), "cpu") is cpu and cache.get((1,), "meta") is not other)
         assert cache.get((1,), "meta") is other
+
+    def test_the_threads_of_the_child_are_not_locked_out(self, cache):
+        def check() -> bool:
+            with ThreadPoolExecutor(1) as pool:
+                return pool.submit(cache.get, (1,)).result().tolist() == [1, 1, 1]
+
+        assert self.in_child(check)
 
     def test_what_the_child_does_stays_there(self, cache):
         cache.get((1,))

@@ -32,7 +32,7 @@ REFUSED = [row[0] for row in _ROWS if row[1] == "INVALID"]
 
 PROJECTS = st.from_regex(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,12}[A-Za-z0-9])?", fullmatch=True)
 ATOMS = st.lists(st.from_regex(r"[a-z0-9_]{1,8}", fullmatch=True), min_size=1, max_size=3, unique=True)
-PYTHONS = st.lists(st.from_regex(r"(cp|py|pp|graalpy)[0-9_]{1,4}", fullmatch=True), min_size=1, max_size=3, unique=True)
+PYTHONS = st.lists(st.from_regex(r"(cp|py|pp|graalpy)[0-9]{1,4}", fullmatch=True), min_size=1, max_size=3, unique=True)
 PLATFORMS = st.lists(
     st.one_of(st.sampled_from(["any", "win32"]), st.from_regex(r"(linux|win|macosx)_[a-z0-9_]{1,8}", fullmatch=True)),
     min_size=1,

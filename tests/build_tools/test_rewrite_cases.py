@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from build_tools.wheels import WheelEdit, repack
+from tests.acceptance.judges import require
 from tests.build_tools.command_line import te_wheel
 from tests.build_tools.rewrite_cases import BY_ID, CASES, LONG_REQUIREMENT, TRICKY_DESCRIPTION, VENDORED, Case
 from tests.build_tools.wheel_factory import DATE, digest, make_wheel, metadata_text
@@ -99,8 +100,8 @@ def test_r2_only_the_header_changes_and_the_description_is_the_same_bytes(tmp_pa
 
 
 def test_r3_a_raw_version_reaches_no_path_from_build_to_repack(tmp_path: Path) -> None:
-    pytest.importorskip("build")
-    pytest.importorskip("setuptools")
+    for distribution in ("build", "setuptools"):
+        require(distribution)
     source = tmp_path / "source"
     (source / "demo_pkg").mkdir(parents=True)
     (source / "demo_pkg" / "__init__.py").write_text("")
@@ -169,7 +170,7 @@ def test_every_disagreement_is_a_finding_and_repack_refuses_naming_each(id: str,
     check = te_wheel("check", wheel, "--json")
     assert check.code == 1
     (report,) = check.json
-    findings = {f["code"]: f["message"] for f in report["findings"] if f["severity"] == "error"}
+    findings = {f["code"]: f"{f['member']}: {f['message']}" for f in report["findings"] if f["severity"] == "error"}
     assert set(findings) == set(expected)
     refused = te_wheel("repack", wheel, "-o", tmp_path / "out", "--name", "other")
     assert (refused.code, refused.out) == (2, "")
