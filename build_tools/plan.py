@@ -48,6 +48,7 @@ TABLE = "tool.te-wheel"
 DEFAULT_VERSION_FILE = "VERSION.txt"
 MINIMAL = '[tool.te-wheel.variants.cpu]\nlocal = "cpu"'
 """The smallest plan: one variant."""
+_EXAMPLE = " and below it ".join(MINIMAL.splitlines())
 
 _STRINGS = ("name", "version", "local", "build", "python-tag", "abi-tag", "platform-tag")
 _LISTS = ("set", "add", "remove", "add-file", "remove-file")
@@ -108,7 +109,7 @@ def read_plan(project: str | os.PathLike[str]) -> Plan:
     if table is None:
         raise PlanError(
             f"{str(folder / 'pyproject.toml')!r} holds no [{TABLE}], the plan of the release",
-            hint="add one, for example:\n" + MINIMAL,
+            hint=f"add one, such as {_EXAMPLE}",
         )
     if not isinstance(table, dict):
         raise PlanError(f"pyproject.toml: [{TABLE}] is {table!r}, expected a table")
@@ -146,7 +147,7 @@ def _read_toml(folder: Path) -> dict[str, Any]:
         return tomllib.loads(path.read_bytes().decode())
     except FileNotFoundError:
         raise PlanError(
-            f"{str(path)!r} is not there, and it holds the plan of the release", hint="add one with\n" + MINIMAL
+            f"{str(path)!r} is not there, and it holds the plan of the release", hint=f"add one with {_EXAMPLE}"
         ) from None
     except OSError as error:
         raise FileError(f"cannot read {str(path)!r}: {error.strerror or error}") from error
@@ -247,7 +248,7 @@ class _Reader:
         where = f"{TABLE}.variants"
         tables = self.table(table, "variants", where)
         if not tables and isinstance(table.get("variants", {}), dict):
-            self.fault(where, f"holds no variant, expected at least one such as {MINIMAL!r}")
+            self.fault(where, f"holds no variant, expected at least one such as {_EXAMPLE}")
         ids: dict[str, str] = {}
         found: list[Variant] = []
         for id_ in tables:

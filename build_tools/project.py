@@ -34,7 +34,7 @@ Report = Callable[[str], None]
 
 FIRST_EPOCH, LAST_EPOCH = 315_532_800, 4_354_819_198
 """1980-01-01 00:00:00 and 2107-12-31 23:59:58 UTC: the first and the last moment that a zip archive can hold."""
-_LAST_LINES = 12
+_LAST_LINES = 8
 _CLAIMED = {"dist-info-name", "data-name", "metadata-name", "metadata-version-field"}
 """Findings that the claims of :func:`_check_agreement` name too, with the version file beside them."""
 _UNREACHABLE = "the build makes an environment of its own and fills it from a package registry; is one reachable?"
@@ -175,12 +175,10 @@ def _run_build(source: Path, made: Path, scratch: Path, epoch: int, live: Report
             report(line)
     unreachable = any("Could not find a version that satisfies" in line for line in lines)
     raise BuildError(
-        "\n  ".join(
-            [
-                f"building {str(source)!r} failed with exit code {done.code}; the last lines of its output:",
-                *(lines[-_LAST_LINES:] or ["(it printed nothing)"]),
-            ]
-        ),
+        [
+            f"building {str(source)!r} failed with exit code {done.code}; the last lines of its output:",
+            *(f"  {line}" for line in lines[-_LAST_LINES:] or ["(it printed nothing)"]),
+        ],
         hint=_UNREACHABLE if unreachable else None,
     )
 

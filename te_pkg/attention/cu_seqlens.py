@@ -47,8 +47,8 @@ def get_full_cu_seqlens(batch_size: SupportsIndex, max_seqlen: SupportsIndex, de
     Raises:
         ArgumentTypeError: a ``TypeError``; a size is no integer. A bool is none.
         SizeError: a ``ValueError``; a size is negative.
-        OffsetOverflowError: an ``OverflowError``; ``b * s`` is beyond int32. Under compile and export with symbolic
-            sizes this and the one before are a ``RuntimeError`` of torch's.
+        OffsetOverflowError: an ``OverflowError``; ``b * s`` is beyond int32. Where sizes are symbolic, this and the one
+            before become a guard or an assertion of the program, which fails with torch's own error.
     """
     # Not `isinstance`: it would let a bool through, and `True` is the same key as 1.
     if type(batch_size) is not int or type(max_seqlen) is not int:

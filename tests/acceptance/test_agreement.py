@@ -7,9 +7,11 @@ A version typed in any spelling, built by the real ``build`` and setuptools, unp
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -93,17 +95,20 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     import build
     import pyproject_hooks
 
-    wheels = {}
-    for number, (raw, _) in enumerate(ACCEPTED):
-        source = tmp_path_factory.mktemp(f"spelling{number}")
+    sources = {raw: tmp_path_factory.mktemp(f"spelling{number}") for number, (raw, _) in enumerate(ACCEPTED)}
+
+    def build_one(raw: str) -> Path:
+        source = sources[raw]
         (source / "demo_pkg").mkdir()
         (source / "demo_pkg" / "__init__.py").write_text("VALUE = 1\n")
         # setuptools takes no blanks around a version, te-wheel does.
         (source / "VERSION.txt").write_text(f"{raw.strip()}\n")
         (source / "pyproject.toml").write_text(PROJECT)
         builder = build.ProjectBuilder(source, runner=pyproject_hooks.quiet_subprocess_runner)
-        wheels[raw] = Path(builder.build("wheel", source / "dist"))
-    return wheels
+        return Path(builder.build("wheel", source / "dist"))
+
+    with ThreadPoolExecutor(os.cpu_count()) as workers:
+        return dict(zip(sources, workers.map(build_one, sources), strict=True))
 
 
 @pytest.fixture(scope="module")

@@ -219,3 +219,25 @@ def test_fsync_changes_no_byte(tmp_path: Path) -> None:
 def test_zip64_is_gone_where_nothing_needs_it(tmp_path: Path) -> None:
     wheel = make_wheel(tmp_path, archive=Archive(every={"zip64": True}))
     read_clean(repack(wheel, tmp_path / "out", WheelEdit(name="other")).path)
+
+
+def test_an_output_has_the_mode_of_any_new_file_and_a_replaced_one_keeps_its_own(tmp_path: Path) -> None:
+    wheel = make_wheel(tmp_path / "in")
+    old = os.umask(0o027)
+    try:
+        output = repack(wheel, tmp_path / "out", WheelEdit(name="other")).path
+    finally:
+        os.umask(old)
+    assert output.stat().st_mode & 0o777 == 0o640
+    output.chmod(0o604)
+    repack(output, None, WheelEdit(set=("Summary: new",)), replace=True)
+    assert output.stat().st_mode & 0o777 == 0o604
+
+
+def test_two_data_folders_in_two_spellings_never_lose_a_file(tmp_path: Path) -> None:
+    files = {"demo/__init__.py": "x", "Demo-1.0.data/scripts/run": "one", "demo-1.0.data/scripts/run": "two"}
+    wheel = make_wheel(tmp_path / "in", files=files)
+    outcome = te_wheel("repack", wheel, "-o", tmp_path / "out", "--name", "other")
+    assert (outcome.code, outcome.out) == (2, "")
+    assert ".data/scripts/run" in outcome.err
+    assert not list(tmp_path.glob("out/*"))
