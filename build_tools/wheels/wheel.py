@@ -177,7 +177,8 @@ class Wheel:
         if parsed is None or self.name is None:
             return
         expected = self.name.stem + ending
-        if parsed != (self.name.name, self.name.version):
+        # As text: 1.0 and 1.0.0 are equal versions, and two names.
+        if (parsed[0], str(parsed[1])) != (self.name.name, str(self.name.version)):
             self._find(f"{code}-name", f"{folder} disagrees with the file name, expected {expected}", folder)
         elif folder != expected:
             self._find(f"{code}-spelling", f"{folder} is not in normal form, expected {expected}", folder)
@@ -226,7 +227,7 @@ class Wheel:
         text = self._single(self.metadata, "Version", "metadata-version-field", where)
         if text is not None:
             parsed = self._parse(lambda: parse_version(text), "metadata-version-field", where)
-            if parsed is not None and self.name is not None and parsed != self.name.version:
+            if parsed is not None and self.name is not None and str(parsed) != str(self.name.version):
                 self._find(
                     "metadata-version-field",
                     f"Version {text!r} disagrees with {self.name.version} in the file name",
