@@ -7,6 +7,8 @@ Only the command line turns them into exit codes.
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Sequence
 
 
@@ -44,7 +46,15 @@ class EditError(ReleaseError, ValueError):
 
 
 class WheelError(ReleaseError, ValueError):
-    """A file is not a wheel, or a wheel breaks a rule or disagrees with itself."""
+    """A file is not a wheel, or a wheel breaks a rule or disagrees with itself.
+
+    Attributes:
+        member: the archive member concerned, or ``None`` where it is the wheel as a whole.
+    """
+
+    def __init__(self, faults: str | Sequence[str], *, hint: str | None = None, member: str | None = None) -> None:
+        super().__init__(faults, hint=hint)
+        self.member = member
 
 
 class TreeError(ReleaseError, ValueError):
@@ -60,7 +70,26 @@ class OutputExistsError(ReleaseError, FileExistsError):
 
 
 class FileError(ReleaseError, OSError):
-    """The operating system refused to read or write a file."""
+    """The operating system refused to read or write a file: ``errno``, ``strerror`` and ``filename`` say why."""
+
+    @classmethod
+    def of(cls, action: str, path: str | os.PathLike[str], error: OSError) -> FileError:
+        """The error of an ``action`` (``"read"``) on ``path`` that failed with ``error``."""
+        where = os.fspath(path)
+        kind = MissingFileError if error.errno == errno.ENOENT else cls
+        made = kind(f"cannot {action} {where!r}: {error.strerror or error}", hint=_HINTS.get(error.errno or 0))
+        made.errno, made.strerror, made.filename = error.errno, error.strerror, where
+        return made
+
+
+class MissingFileError(FileError, FileNotFoundError):
+    """A file is not there."""
+
+
+_HINTS = {
+    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "free some space, or choose another folder"),
+    **dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), "look at its permissions, or choose another folder"),
+}
 
 
 class BuildError(ReleaseError, RuntimeError):

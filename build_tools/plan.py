@@ -150,7 +150,7 @@ def _read_toml(folder: Path) -> dict[str, Any]:
             f"{str(path)!r} is not there, and it holds the plan of the release", hint=f"add one with {_EXAMPLE}"
         ) from None
     except OSError as error:
-        raise FileError(f"cannot read {str(path)!r}: {error.strerror or error}") from error
+        raise FileError.of("read", path, error) from error
     except UnicodeDecodeError as error:
         raise PlanError(f"{str(path)!r} is not UTF-8: {error.reason} at byte {error.start}") from None
     except tomllib.TOMLDecodeError as error:

@@ -70,7 +70,7 @@ class ReleasedFile:
             with path.open("rb") as file:
                 return cls(path, os.fstat(file.fileno()).st_size, hashlib.file_digest(file, "sha256").hexdigest())
         except OSError as error:
-            raise FileError(f"cannot read {str(path)!r}: {error.strerror or error}") from error
+            raise FileError.of("read", path, error) from error
 
     @property
     def facts(self) -> dict[str, Any]:

@@ -70,7 +70,7 @@ def read_sdist(path: Path) -> Sdist:
     except ReleaseError as error:
         raise BuildError([f"{path.name}: {fault}" for fault in error.faults], hint=error.hint) from error
     except OSError as error:
-        raise FileError(f"cannot read {str(path)!r}: {error.strerror or error}") from error
+        raise FileError.of("read", path, error) from error
     return Sdist(path, tops[0], (headers.get("Name") or "").strip(), (headers.get("Version") or "").strip())
 
 

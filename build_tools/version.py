@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 
 from build_tools.errors import FileError, VersionError
 
@@ -27,10 +27,10 @@ def parse_version(text: str) -> Version:
     """
     try:
         return Version(text)
-    except InvalidVersion:
+    except ValueError:  # InvalidVersion is one; another comes of numbers with thousands of digits
+        shown = text if len(text) <= 100 else f"{text[:97]}..."
         raise VersionError(
-            f"invalid version {text!r}: expected a version such as {_EXAMPLE!r}",
-            hint=_version_hint(text),
+            f"invalid version {shown!r}: expected a version such as {_EXAMPLE!r}", hint=_version_hint(text)
         ) from None
 
 
@@ -59,7 +59,7 @@ def read_version(path: str | os.PathLike[str]) -> Version:
     try:
         text = Path(path).read_bytes().decode("utf-8-sig")
     except OSError as error:
-        raise FileError(f"cannot read the version file {where!r}: {error.strerror}") from error
+        raise FileError.of("read the version file", path, error) from error
     except UnicodeDecodeError:
         raise VersionError(f"{where}: not UTF-8 text, expected one version such as {_EXAMPLE!r}") from None
     lines = [line.strip() for line in text.splitlines() if line.strip()]
@@ -84,7 +84,7 @@ def parse_local(text: str) -> str:
     """
     try:
         local = Version(f"0+{text}").local
-    except InvalidVersion:
+    except ValueError:
         local = None
     if local is None or "+" in text or text != text.strip():
         raise VersionError(
@@ -108,7 +108,7 @@ def _version_hint(text: str) -> str | None:
     if plus:
         try:
             Version(public)
-        except InvalidVersion:
+        except ValueError:
             return None
         return f"{public!r} is a version, {local!r} after the '+' is no local label"
     return None

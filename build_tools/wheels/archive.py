@@ -64,7 +64,7 @@ class Archive:
                 os.close(fd)
             if isinstance(error, FileError):
                 raise
-            raise FileError(f"cannot read {where!r}: {error.strerror}") from error
+            raise FileError.of("read", where, error) from error
         except BaseException:
             if fd >= 0:
                 os.close(fd)
@@ -91,7 +91,7 @@ class Archive:
             os.lseek(self.fd, offset, os.SEEK_SET)
             return os.read(self.fd, length)
         except OSError as error:
-            raise FileError(f"cannot read {str(self.path)!r}: {error.strerror}") from error
+            raise FileError.of("read", self.path, error) from error
 
     # -- data ---------------------------------------------------------------------------------
 
@@ -155,7 +155,7 @@ class Archive:
         return b"".join(self.chunks(member))
 
     def _data_error(self, member: Member, why: str) -> WheelError:
-        return WheelError(f"{self.path.name}: {member.name}: {why}")
+        return WheelError(f"{self.path.name}: {member.name}: {why}", member=member.name)
 
     # -- names --------------------------------------------------------------------------------
 

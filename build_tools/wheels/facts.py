@@ -62,8 +62,7 @@ def read_facts(path: str | os.PathLike[str]) -> WheelFacts:
         try:
             tags = compress_tags(tag.strip() for tag in wheel.wheel.get_all("Tag") if tag.strip())
             variant = wheel.name.variant if wheel.name else None
-            name = WheelName(wheel.project, wheel.version, build, *tags, variant)
-            filename = name.filename
+            name = WheelName(wheel.project, wheel.version, build, *tags, variant=variant)
         except WheelNameError as error:
             raise WheelError([f"{wheel.path.name}: {fault}" for fault in error.faults]) from None
         with open(path, "rb") as file:
@@ -74,7 +73,7 @@ def read_facts(path: str | os.PathLike[str]) -> WheelFacts:
             version=(wheel.metadata.get("Version") or "").strip(),
             build=build,
             tags=name.tags,
-            filename=filename,
+            filename=name.filename,
             requires_python=wheel.metadata.get("Requires-Python"),
             requires_dist=tuple(" ".join(value.split()) for value in wheel.metadata.get_all("Requires-Dist")),
             files=sum(not member.is_dir for member in wheel.archive.members),

@@ -10,20 +10,25 @@ the variant label is that of PEP 825 (draft).
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
+from math import prod
 from typing import NewType
 
 from packaging.version import Version
 
-from build_tools.errors import ReleaseError, VersionError, WheelNameError
+from build_tools.errors import VersionError, WheelNameError
 from build_tools.version import parse_version
 
 NormalizedName = NewType("NormalizedName", str)
 """A project name in normal form (runs of ``-_.`` -> ``-``, lower case): proof that it is valid."""
 
 _PROJECT_NAME = re.compile(r"([A-Z0-9]|[A-Z0-9][A-Z0-9._-]*[A-Z0-9])\Z", re.IGNORECASE | re.ASCII)
+MAX_TAGS = 10_000
+"""Tags that one wheel may stand for: a compressed set of a kilobyte can mean a million."""
+
 TAG_KINDS = ("python", "abi", "platform")
 _TAG_ATOM = re.compile(r"[a-z0-9_]+\Z")
 # With a variant label behind it, a Python tag must be one for certain: else `1.0-dev0-py3-none-any` would pass.
@@ -84,7 +89,7 @@ def parse_tag_set(text: str, kind: str) -> tuple[str, ...]:
         WheelNameError: an atom is empty or holds something else than letters, digits and ``_``.
     """
     atoms = text.lower().split(".")
-    if not all(_TAG_ATOM.match(atom) for atom in atoms):
+    if not all(map(_TAG_ATOM.match, atoms)):
         example = {"python": "py3", "abi": "none", "platform": "manylinux_2_28_x86_64"}[kind]
         raise WheelNameError(
             f"invalid {kind} tag {text!r}: expected letters, digits and '_', several joined by '.', such as {example!r}"
@@ -107,7 +112,7 @@ def check_build_tag(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class WheelName:
-    """The name of a wheel, validated and normalised.
+    """The name of a wheel: valid, its tags in normal form. What it cannot be is refused with every fault.
 
     Attributes:
         project: the project name as the file name spells it (or as the user gave it).
@@ -128,6 +133,28 @@ class WheelName:
     abi: tuple[str, ...] = ("none",)
     platform: tuple[str, ...] = ("any",)
     variant: str | None = None
+
+    def __post_init__(self) -> None:
+        faults: list[str] = []
+        checks: list[tuple[Callable[[str], object], str]] = [(normalize_name, self.project)]
+        if self.build:
+            checks.append((check_build_tag, self.build))
+        for kind in TAG_KINDS:
+            checks.append((partial(self._normalize_tags, kind), ".".join(getattr(self, kind))))
+        if self.variant is not None:
+            checks.append((_check_variant, self.variant))
+        for check, text in checks:
+            try:
+                check(text)
+            except WheelNameError as error:
+                faults += error.faults
+        if not faults and len(self.python) * len(self.abi) * len(self.platform) > MAX_TAGS:
+            faults.append(f"the tag set stands for more than {MAX_TAGS} tags")
+        if faults:
+            raise WheelNameError(faults)
+
+    def _normalize_tags(self, kind: str, text: str) -> None:
+        object.__setattr__(self, kind, parse_tag_set(text, kind))
 
     @classmethod
     def parse(cls, filename: str) -> WheelName:
@@ -158,24 +185,18 @@ class WheelName:
                 "{name}-{version}(-{build})?-{python}-{abi}-{platform}.whl"
             )
         faults: list[str] = []
-        for check, text in (
-            (normalize_name, parts[0]),
-            (parse_version, parts[1]),
-            (check_build_tag, build or "0"),
-            (_check_variant, variant or "x"),
-            *(
-                (lambda text, kind=kind: parse_tag_set(text, kind), text)
-                for kind, text in zip(TAG_KINDS, parts[2:], strict=True)
-            ),
-        ):
-            try:
-                check(text)
-            except ReleaseError as error:
-                faults.extend(error.faults)
+        try:
+            version = parse_version(parts[1])
+        except VersionError as error:
+            version, faults = Version("0"), list(error.faults)  # the faults behind it are named too
+        try:
+            python, abi, platform = (tuple(part.split(".")) for part in parts[2:])
+            name = cls(parts[0], version, build, python, abi, platform, variant)
+        except WheelNameError as error:
+            faults += error.faults
         if faults:
             raise WheelNameError([f"{filename!r}: {fault}" for fault in faults])
-        python, abi, platform = (parse_tag_set(text, kind) for kind, text in zip(TAG_KINDS, parts[2:], strict=True))
-        return cls(parts[0], parse_version(parts[1]), build, python, abi, platform, variant)
+        return name
 
     @property
     def name(self) -> NormalizedName:
@@ -227,21 +248,28 @@ def compress_tags(tags: Iterable[str]) -> tuple[tuple[str, ...], tuple[str, ...]
         parts = tag.split("-")
         if len(parts) != 3:
             raise WheelNameError(
-                f"invalid tag {tag!r}: expected {{python}}-{{abi}}-{{platform}}, such as 'py3-none-any'"
+                f"invalid tag {shorten(tag)!r}: expected {{python}}-{{abi}}-{{platform}}, such as 'py3-none-any'"
             )
-        sets = (parse_tag_set(part, kind) for part, kind in zip(parts, TAG_KINDS, strict=True))
+        sets = [parse_tag_set(part, kind) for part, kind in zip(parts, TAG_KINDS, strict=True)]
+        if len(expanded) + prod(map(len, sets)) > MAX_TAGS:
+            raise WheelNameError(f"the tags stand for more than {MAX_TAGS}")
         expanded.update("-".join(atoms) for atoms in product(*sets))
     if not expanded:
         raise WheelNameError("no tag, expected at least one such as 'py3-none-any'")
     columns = [tag.split("-") for tag in expanded]
     python, abi, platform = (tuple(sorted(set(column))) for column in zip(*columns, strict=True))
-    missing = {"-".join(atoms) for atoms in product(python, abi, platform)} - expanded
-    if missing:
+    if len(python) * len(abi) * len(platform) != len(expanded):
+        missing = next(tag for tag in map("-".join, product(python, abi, platform)) if tag not in expanded)
         raise WheelNameError(
-            f"the tags {', '.join(sorted(expanded))} are no full product of python, abi and platform tags "
-            f"({min(missing)} is missing), so no file name can hold them"
+            f"the tags {shorten(', '.join(sorted(expanded)))} are no full product of python, abi and platform tags "
+            f"({missing} is missing), so no file name can hold them"
         )
     return python, abi, platform
+
+
+def shorten(text: str, limit: int = 200) -> str:
+    """``text`` for a message: cut where it is long."""
+    return text if len(text) <= limit else f"{text[: limit - 3]}..."
 
 
 def decode_url(filename: str) -> str:

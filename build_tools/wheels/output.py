@@ -11,7 +11,6 @@ import contextlib
 import errno
 import os
 import re
-import secrets
 import stat
 from pathlib import Path
 from types import TracebackType
@@ -43,16 +42,21 @@ class OutputFile:
         self.path = path
         self._mode = mode
         self._temporary: Path | None = None
+        self._made: list[Path] = []
         self.fd = -1
 
     def __enter__(self) -> Self:
         folder = self.path.parent
         try:
-            folder.mkdir(parents=True, exist_ok=True)
+            self._made = _make_folders(folder)
             remove_leftovers(folder)
             self._create(folder)
         except OSError as error:
-            raise _write_error(self.path, error) from error
+            self._discard()
+            raise FileError.of("write", self.path, error) from error
+        except BaseException:
+            self._discard()
+            raise
         return self
 
     def _create(self, folder: Path) -> None:
@@ -65,6 +69,7 @@ class OutputFile:
             if _lock(self.fd) is not False and _is_same(self.fd, temporary):
                 break
             os.close(self.fd)
+            self.fd = -1
         if self._mode is not None:
             os.chmod(temporary, self._mode)
 
@@ -91,7 +96,7 @@ class OutputFile:
             if _same_bytes(self.fd, self.path):
                 if fsync:
                     _sync(self.path)
-                    _sync(self.path.parent)
+                    self._sync_folders()
                 return False
             if fsync:
                 os.fsync(self.fd)
@@ -108,8 +113,13 @@ class OutputFile:
                         f"{str(self.path)!r} exists already with other bytes", hint="give --force to replace it"
                     ) from None
             if fsync:
-                _sync(self.path.parent)
+                self._sync_folders()
             return True
+
+    def _sync_folders(self) -> None:
+        # A folder that was made is an entry of the one above it.
+        for folder in dict.fromkeys([self.path.parent, *(made.parent for made in self._made)]):
+            _sync(folder)
 
     def _link(self) -> None:
         """Appear under ``path`` without ever replacing what another run puts there meanwhile."""
@@ -127,6 +137,11 @@ class OutputFile:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._discard()
+        if isinstance(error, OSError) and not isinstance(error, ReleaseError):
+            raise FileError.of("write", self.path, error) from error
+
+    def _discard(self) -> None:
         if self._temporary is not None:
             with contextlib.suppress(OSError):
                 os.unlink(self._temporary)
@@ -134,8 +149,6 @@ class OutputFile:
         if self.fd >= 0:
             os.close(self.fd)
             self.fd = -1
-        if isinstance(error, OSError) and not isinstance(error, ReleaseError):
-            raise _write_error(self.path, error) from error
 
 
 class OutputFolder:
@@ -156,17 +169,31 @@ class OutputFolder:
                 f"{str(self.path)!r} exists already", hint="remove it, or choose another folder with -d"
             )
         try:
-            folder.mkdir(parents=True, exist_ok=True)
+            _make_folders(folder)
             remove_leftovers(folder)
+            self._create(folder)
+        except OSError as error:
+            self._discard()
+            raise FileError.of("write", self.path, error) from error
+        except BaseException:
+            self._discard()
+            raise
+        return self
+
+    def _create(self, folder: Path) -> None:
+        while True:
             temporary = _temporary(folder, self.path.name)
             temporary.mkdir()
             self.temporary = temporary
-            with contextlib.suppress(OSError):  # Windows opens no folders
-                self._fd = os.open(temporary, os.O_RDONLY)
-                _lock(self._fd)
-        except OSError as error:
-            raise _write_error(self.path, error) from error
-        return self
+            try:
+                self._fd = os.open(temporary, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
+            except FileNotFoundError:
+                continue
+            # Another run may have taken the folder for a dead one's before it was locked.
+            if _lock(self._fd) is not False and _is_same(self._fd, temporary):
+                return
+            os.close(self._fd)
+            self._fd = -1
 
     def publish(self) -> None:
         """Give the folder its name.
@@ -185,28 +212,33 @@ class OutputFolder:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._discard()
+        if isinstance(error, OSError) and not isinstance(error, ReleaseError):
+            raise FileError.of("write", self.path, error) from error
+
+    def _discard(self) -> None:
         if self.temporary != self.path:
             _remove_tree(self.temporary)
+            self.temporary = self.path
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
-        if isinstance(error, OSError) and not isinstance(error, ReleaseError):
-            raise _write_error(self.path, error) from error
 
 
 def _temporary(folder: Path, name: str) -> Path:
     # A name may be as long as the file system allows; the temporary one is longer.
-    return folder / f".{name.removesuffix('.whl')[:180]}.{secrets.token_hex(8)}{_SUFFIX}"
+    return folder / f".{name.removesuffix('.whl')[:180]}.{os.urandom(8).hex()}{_SUFFIX}"
 
 
-def _write_error(path: Path, error: OSError) -> FileError:
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        hint: str | None = "free some space, or choose another folder"
-    elif error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-        hint = "choose another folder"
-    else:
-        hint = None
-    return FileError(f"cannot write {str(path)!r}: {error.strerror or error}", hint=hint)
+def _make_folders(folder: Path) -> list[Path]:
+    """Make ``folder`` and those above it that are missing; the ones that were made, the deepest first."""
+    missing = []
+    above = folder
+    while not above.exists():
+        missing.append(above)
+        above = above.parent
+    folder.mkdir(parents=True, exist_ok=True)
+    return missing
 
 
 def remove_leftovers(folder: Path) -> None:

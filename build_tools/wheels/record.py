@@ -24,6 +24,7 @@ DIGEST_SIZES = {"sha256": 32, "sha384": 48, "sha512": 64, "sha3_256": 32, "sha3_
 """Algorithms at least as strong as sha256, with the bytes of their digests."""
 
 _BASE64 = re.compile(r"[A-Za-z0-9_-]+\Z")
+_SIZE = re.compile(r"[0-9]{1,20}\Z")
 _WEAK = {"md5", "sha1", "sha224"}
 _UNSAFE = re.compile(r"\A/|\A[A-Za-z]:|\\|(?:\A|/)\.{0,2}(?:/|\Z)")
 
@@ -98,8 +99,8 @@ class Record:
             if _UNSAFE.search(path.removesuffix("/")):
                 findings.append(Finding("record-path", f"row {number} leads outside the wheel: {path!r}", member))
                 continue
-            if size and not (size.isascii() and size.isdigit()):
-                findings.append(Finding("record-size", f"the size in row {number} is no number: {size!r}", path))
+            if size and not _SIZE.match(size):
+                findings.append(Finding("record-size", f"the size in row {number} is no number: {size[:30]!r}", path))
                 size = ""
             if path in seen:
                 findings.append(Finding("record-duplicate", f"row {number} lists it again", path))

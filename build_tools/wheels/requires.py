@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 
 from build_tools.wheels.name import NormalizedName, normalize_name
 
@@ -33,12 +33,12 @@ def follow(value: str, own: NormalizedName, name: str | None, old: Version, new:
     match = _NAME.match(value)
     if match is None or normalize_name(match[0].strip()) != own:
         return value
-    from packaging.requirements import InvalidRequirement, Requirement
+    from packaging.requirements import Requirement
 
     one_line = " ".join(value.split())
     try:
         requirement = Requirement(one_line)
-    except InvalidRequirement:
+    except ValueError:
         return value
     followed = one_line
     if name is not None:
@@ -57,7 +57,7 @@ def _pin(text: str, old: Version, new: Version) -> str:
     """
     try:
         pinned = Version(text)
-    except InvalidVersion:
+    except ValueError:
         return text
     if (pinned == old and pinned.local is not None) or (pinned == Version(old.public) and old.public != new.public):
         return new.public

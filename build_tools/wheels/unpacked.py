@@ -22,7 +22,7 @@ from build_tools.wheels.deflate import Piece, deflate_files, file_blocks
 from build_tools.wheels.header_edit import edit_wheel
 from build_tools.wheels.headers import Headers
 from build_tools.wheels.member_names import check_names, leaves_tree
-from build_tools.wheels.name import WheelName, check_build_tag, compress_tags
+from build_tools.wheels.name import WheelName, compress_tags
 from build_tools.wheels.output import OutputFile, OutputFolder
 from build_tools.wheels.record import DIGEST_SIZES, Record, Row, digest_text
 from build_tools.wheels.times import DOS_1980, epoch_dos_time
@@ -74,9 +74,7 @@ def _write_tree(wheel: Wheel, root: Path) -> None:
     links: list[tuple[str, str]] = []
     for member in archive.members:
         folder = member.name.removesuffix("/") if member.is_dir else member.name.rpartition("/")[0]
-        if folder not in made:
-            (root / folder).mkdir(parents=True, exist_ok=True)
-            made.add(folder)
+        _make_folder(root, folder, made)
         if member.is_dir:
             continue
         algorithm = rows.get(member.name, "").partition("=")[0]
@@ -103,6 +101,14 @@ def _write_tree(wheel: Wheel, root: Path) -> None:
     # Last, so that nothing is ever written through one.
     for name, target in links:
         os.symlink(target, root / name)
+
+
+def _make_folder(root: Path, folder: str, made: set[str]) -> None:
+    """Make a folder of the tree and those above it, but never the root again: it is held by its lock."""
+    if folder and folder not in made:
+        _make_folder(root, folder.rpartition("/")[0], made)
+        (root / folder).mkdir()
+        made.add(folder)
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,7 +206,7 @@ class _Tree:
                 with os.scandir(folder) as entries:
                     found = list(entries)
             except OSError as error:
-                raise FileError(f"cannot read {str(folder)!r}: {error.strerror}") from error
+                raise FileError.of("read", folder, error) from error
             for entry in found:
                 name = prefix + entry.name
                 info = entry.stat(follow_symlinks=False)
@@ -241,7 +247,7 @@ class _Tree:
         except WheelError as error:
             raise TreeError([f"{self._root}: {fault}" for fault in error.faults]) from None
         except OSError as error:
-            raise FileError(f"cannot read {str(node.path)!r}: {error.strerror}") from error
+            raise FileError.of("read", node.path, error) from error
 
     def _read_name(self, metadata: Headers, wheel: Headers, build: str | None) -> WheelName:
         faults: list[str] = []
@@ -254,19 +260,9 @@ class _Tree:
             faults.append(f"WHEEL has {len(builds)} Build lines, expected one at most")
         try:
             python, abi, platform = compress_tags(tag.strip() for tag in wheel.get_all("Tag") if tag.strip())
-            if builds:
-                check_build_tag(builds[0].strip())
             if not faults:
-                name = WheelName(
-                    names[0].strip(),
-                    parse_version(versions[0].strip()),
-                    builds[0].strip() if builds else "",
-                    python,
-                    abi,
-                    platform,
-                )
-                name.filename  # noqa: B018 - a name that is no project name fails here
-                return name
+                build = builds[0].strip() if builds else ""
+                return WheelName(names[0].strip(), parse_version(versions[0].strip()), build, python, abi, platform)
         except ReleaseError as error:
             faults += error.faults
         raise TreeError([f"{self._root}: {fault}" for fault in faults])
@@ -319,7 +315,7 @@ class _Tree:
         try:
             yield from file_blocks(node.path)
         except OSError as error:
-            raise FileError(f"cannot read {str(node.path)!r}: {error.strerror}") from error
+            raise FileError.of("read", node.path, error) from error
 
     def _entry(self, name: str) -> Entry:
         node = self._nodes[name]

@@ -9,6 +9,8 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable
+from functools import partial
+from itertools import product
 from types import TracebackType
 from typing import Self, TypeVar
 
@@ -19,9 +21,9 @@ from build_tools.version import parse_version
 from build_tools.wheels.archive import Archive
 from build_tools.wheels.central_directory import Member
 from build_tools.wheels.core_metadata import NEWEST, is_repeatable
-from build_tools.wheels.finding import Finding, Severity
+from build_tools.wheels.finding import Finding
 from build_tools.wheels.headers import Headers
-from build_tools.wheels.name import WheelName, compress_tags, decode_url, normalize_name, parse_stem
+from build_tools.wheels.name import MAX_TAGS, WheelName, compress_tags, decode_url, normalize_name, parse_stem, shorten
 from build_tools.wheels.record import Record
 
 MAX_HEADERS = 32 << 20
@@ -267,18 +269,22 @@ class Wheel:
         assert self.wheel is not None
         lines = [value.strip() for value in self.wheel.get_all("Tag")]
         tags = [line for line in lines if line]
-        expanded = set()
+        expanded: set[str] = set()
         for tag in tags:
-            sets = self._parse(lambda tag=tag: compress_tags([tag]), "wheel-tags", where)  # type: ignore[misc]
+            sets = self._parse(partial(compress_tags, [tag]), "wheel-tags", where)
             if sets is None:
                 return
-            expanded |= {f"{p}-{a}-{f}" for p in sets[0] for a in sets[1] for f in sets[2]}
+            expanded.update(map("-".join, product(*sets)))
+            if len(expanded) > MAX_TAGS:
+                self._find("wheel-tags", f"the Tag lines stand for more than {MAX_TAGS} tags", where)
+                return
         if self.name is None:
             return
         if expanded != set(self.name.tags):
             self._find(
                 "wheel-tags",
-                f"WHEEL says {', '.join(sorted(expanded)) or 'no tag'}, the file name {', '.join(self.name.tags)}",
+                f"WHEEL says {shorten(', '.join(sorted(expanded))) or 'no tag'}, "
+                f"the file name {shorten(', '.join(self.name.tags))}",
                 where,
             )
         elif sorted(lines) != sorted(self.name.tags):
@@ -323,10 +329,6 @@ class Wheel:
             return parse_version(((self.metadata and self.metadata.get("Version")) or "").strip())
         except VersionError:
             return None
-
-    @property
-    def has_errors(self) -> bool:
-        return any(finding.severity is Severity.ERROR for finding in self.findings)
 
 
 def _number(text: str) -> tuple[int, int] | None:

@@ -6,7 +6,7 @@ Every rule that is checked has at least one entry here; a test holds the two lis
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -103,6 +103,29 @@ def _overlap(folder: Path) -> Path:
     return make_wheel(folder, files=[("demo/a.py", outer), ("demo/b.py", b)])
 
 
+def _overlap_by_one(folder: Path) -> Path:
+    """The last byte of the first member is the first of the second one's header."""
+    b = Member("x = 1\n", method=STORED)
+    a = Member(b"data, then P", method=STORED, gap=local_record("demo/b.py", b)[1:])
+    start = 30 + len("demo/a.py") + len(a.content) - 1
+    return make_wheel(folder, files=[("demo/a.py", a), ("demo/b.py", replace(b, offset=start))])
+
+
+def _overlap_central(folder: Path) -> Path:
+    """The last member claims the first bytes of the central directory for its own."""
+    wheel = make_wheel(folder)
+    blob = bytearray(wheel.read_bytes())
+    start = int.from_bytes(blob[-6:-2], "little")
+    last = blob.rindex(b"PK\1\2")
+    local = int.from_bytes(blob[last + 42 : last + 46], "little")
+    for at in (last + 20, local + 18):
+        size = int.from_bytes(blob[at : at + 4], "little")
+        blob[at : at + 4] = (size + 4).to_bytes(4, "little")
+    assert blob[start : start + 4] == b"PK\1\2"
+    wheel.write_bytes(blob)
+    return wheel
+
+
 ARCHIVE = [
     _file("a text file", "zip-not-a-zip", b"<!DOCTYPE html>\n<title>404</title>\n"),
     _file("an empty file", "zip-not-a-zip", b"", "empty"),
@@ -115,14 +138,25 @@ ARCHIVE = [
     ),
     _wheel("bytes between members", "zip-gap", "6 unclaimed", files={"demo/a.py": Member("x = 1\n", gap=b"hidden")}),
     Broken("members that share bytes", "zip-overlap", _overlap, ("demo/",)),
+    Broken("members that share one byte", "zip-overlap", _overlap_by_one, ("demo/b.py",)),
     _wheel("the same member twice", "zip-duplicate", "demo/a.py", files=[("demo/a.py", "1"), ("demo/a.py", "2")]),
     _member("another local name", "zip-header-mismatch", "demo/a.py", Member("x", local_name="demo/b.py")),
     _member("another local size", "zip-header-mismatch", "demo/a.py", Member("x", local_size=2)),
+    _member("another local method", "zip-header-mismatch", "demo/a.py", Member("x", local_method=STORED)),
+    _member("a local encryption flag", "zip-header-mismatch", "demo/a.py", Member("x", local_encrypted=True)),
+    _member("a stored member of two sizes", "zip-header-mismatch", "demo/a.py", Member("x", method=STORED, size=2)),
+    _member(
+        "a data descriptor of other numbers",
+        "zip-header-mismatch",
+        "demo/a.py",
+        Member("x", streamed=True, descriptor=b"PK\7\10" + bytes(12)),
+    ),
     _member("no local header", "zip-header-mismatch", "demo/a.py", Member("x", offset=3)),
     _member("an encrypted member", "zip-encrypted", "demo/a.py", Member("x", encrypted=True)),
     _member("a bzip2 member", "zip-method", "demo/a.py", Member("x", method=BZIP2)),
     _member("an LZMA member", "zip-method", "demo/a.py", Member("x", method=LZMA)),
     _member("a name in cp437", "zip-name-encoding", "demo/é.py", Member("x", utf8=False)),
+    _member("UTF-8 that is not flagged", "zip-name-encoding", "demo/é.py", Member("x", utf8=False, encoding="utf-8")),
     *(
         _member(f"a member {name!r}", "zip-unsafe-name", name)
         for name in ("../evil.py", "/etc/x", "C:\\x", "C:/x", "a\\b.py", "demo/..data/../../x", "demo//x", "./x")
@@ -139,6 +173,14 @@ ARCHIVE = [
             "demo/x /y",
             "demo/x ",
         )
+    ),
+    _wheel("one part of several", "zip-not-a-zip", archive=Archive(disk=1)),
+    Broken("a member that reaches into the central directory", "zip-overlap", _overlap_central, (f"{INFO}/RECORD",)),
+    _wheel(
+        "a file and a folder of one name",
+        "zip-name-conflict",
+        "demo/a",
+        files={**PACKAGE, "demo/a": "x", "demo/a/": Member(kind=0o040000, mode=0o755, method=STORED)},
     ),
     _member("a file below a file", "zip-name-conflict", "demo/__init__.py/x"),
     *(
@@ -158,6 +200,11 @@ ARCHIVE = [
         "zip-case-collision",
         "demo/a.py",
         files={**PACKAGE, "Demo/a.py": "", "demo/a.py": ""},
+    ),
+    _wheel(
+        "names that differ by composition",
+        "zip-case-collision",
+        files={**PACKAGE, "demo/\u00e9.py": "", "demo/E\u0301.py": ""},
     ),
     _wheel("data descriptors", "zip-not-clean", archive=Archive(every={"streamed": True})),
     _wheel("an archive comment", "zip-not-clean", archive=Archive(comment=b"x")),

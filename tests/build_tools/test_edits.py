@@ -201,6 +201,7 @@ def test_every_fault_of_an_edit_is_named_in_one_go() -> None:
         ("--version 1.1", "demo[gpu]~=1.0", None),
         ("--version 1.1", "demo[gpu]!=1.0", None),
         ("--version 1.1", "demo[gpu]==0.9", None),
+        ("--version 1.1", "demo[gpu]===1.0", None),
         ("--version 1.1", "demo[gpu]==1.*", None),
         ("--version 1.1", "other==1.0", None),
         ("--version 1.1", "demo-other==1.0", None),
@@ -239,12 +240,19 @@ def test_an_added_file_follows_the_payload_and_is_recorded(tmp_path: Path) -> No
     assert (added.data, added.mode, added.date) == (source.read_bytes(), 0o100644, DATE)
 
 
-@pytest.mark.parametrize("mode", [0o700, 0o755, 0o711, 0o100])
+@pytest.mark.parametrize("mode", [0o700, 0o755, 0o711, 0o100, 0o654])
 def test_an_executable_file_is_added_as_one(mode: int, tmp_path: Path) -> None:
     source = tmp_path / "run"
     source.write_bytes(b"#!/bin/sh\n")
     source.chmod(mode)
     assert edited(tmp_path, "--add-file", f"{source}=demo/run")["demo/run"].mode == 0o100755
+
+
+def test_source_date_epoch_is_the_time_of_an_added_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "1767225600")
+    source = tmp_path / "x.txt"
+    source.write_text("x")
+    assert edited(tmp_path, "--add-file", f"{source}=demo/x.txt")["demo/x.txt"].date == (2026, 1, 1, 0, 0, 0)
 
 
 def test_an_added_file_replaces_a_member_in_place_and_says_so(tmp_path: Path) -> None:

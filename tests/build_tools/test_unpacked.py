@@ -136,7 +136,7 @@ def test_source_date_epoch_is_the_time_of_every_packed_member(tmp_path: Path, mo
 
 
 def test_x_bits_are_restored_and_no_other_bit_is(tmp_path: Path) -> None:
-    modes = {"plain": 0o600, "run": 0o755, "setuid": 0o4755, "open": 0o666, "mine": 0o100}
+    modes = {"plain": 0o600, "run": 0o755, "setuid": 0o4755, "open": 0o666, "mine": 0o100, "theirs": 0o654}
     files = {f"demo/{name}": Member("x", mode=mode) for name, mode in modes.items()}
     old = os.umask(0o022)
     try:
@@ -144,7 +144,7 @@ def test_x_bits_are_restored_and_no_other_bit_is(tmp_path: Path) -> None:
     finally:
         os.umask(old)
     found = {path.name: stat.S_IMODE(path.stat().st_mode) for path in (folder / "demo").iterdir()}
-    assert found == {"plain": 0o644, "run": 0o755, "setuid": 0o755, "open": 0o644, "mine": 0o755}
+    assert found == {"plain": 0o644, "run": 0o755, "setuid": 0o755, "open": 0o644, "mine": 0o755, "theirs": 0o755}
 
 
 def test_a_large_tree_is_packed_as_zipfile_would_read_it(tmp_path: Path) -> None:

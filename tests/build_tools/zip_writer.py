@@ -33,8 +33,10 @@ class Member:
         streamed: sizes and CRC stand in a data descriptor behind the data.
         encrypted: the flag alone; the data stays as it is.
         zip64: both headers give the sizes in a ZIP64 extra field.
-        utf8: the UTF-8 flag; ``None`` sets it where the name is not ASCII. A name without it is cp437.
-        local_name, local_size, crc: what the local header says instead of the truth (``crc``: both headers).
+        utf8: the UTF-8 flag; ``None`` sets it where the name is not ASCII. A name without it is ``encoding``.
+        local_name, local_size, local_method, local_encrypted: what the local header says instead of the truth.
+        size, crc: what both headers say instead of the truth.
+        descriptor: the data descriptor instead of the right one.
         offset: write no local record; the central header points there.
         gap: bytes behind the data that no header claims.
     """
@@ -50,9 +52,14 @@ class Member:
     encrypted: bool = False
     zip64: bool = False
     utf8: bool | None = None
+    encoding: str = "cp437"
     local_name: str | None = None
     local_size: int | None = None
+    local_method: int | None = None
+    local_encrypted: bool = False
+    size: int | None = None
     crc: int | None = None
+    descriptor: bytes | None = None
     offset: int | None = None
     gap: bytes = b""
 
@@ -79,6 +86,7 @@ class Archive:
         comment: the archive comment.
         trailing: bytes behind the end record.
         cut: how many bytes are missing from the end.
+        disk: the number of this part of an archive of several.
         every: changes for each member, such as ``{"streamed": True}``.
     """
 
@@ -87,6 +95,7 @@ class Archive:
     comment: bytes = b""
     trailing: bytes = b""
     cut: int = 0
+    disk: int = 0
     every: dict[str, object] = field(default_factory=dict)
 
 
@@ -104,7 +113,9 @@ def write_zip(members: Iterable[tuple[str, Member]], archive: Archive | None = N
         central += _central_record(name, member, offset)
         count += 1
     start = len(body) - base
-    end = struct.pack("<4s4H2LH", b"PK\5\6", 0, 0, count, count, len(central), start, len(archive.comment))
+    end = struct.pack(
+        "<4s4H2LH", b"PK\5\6", archive.disk, archive.disk, count, count, len(central), start, len(archive.comment)
+    )
     whole = bytes(body + central + end) + archive.comment + archive.trailing
     return whole[: len(whole) - archive.cut]
 
@@ -112,8 +123,9 @@ def write_zip(members: Iterable[tuple[str, Member]], archive: Archive | None = N
 def local_record(name: str, member: Member) -> bytes:
     """Local header, data and, where the member is streamed, its data descriptor."""
     packed = _compress(member)
-    crc, size = _crc(member), len(member.content)
+    crc, size = _crc(member), _size(member)
     flags, raw_name = _flags_and_name(member.local_name or name, member)
+    flags |= _ENCRYPTED if member.local_encrypted else 0
     shown = (0, 0, 0) if member.streamed else (crc, len(packed), size)
     if member.local_size is not None:
         shown = (shown[0], shown[1], member.local_size)
@@ -126,19 +138,20 @@ def local_record(name: str, member: Member) -> bytes:
         b"PK\3\4",
         _needed(member),
         flags,
-        member.method,
+        member.method if member.local_method is None else member.local_method,
         *_dos_time(member)[::-1],
         *shown,
         len(raw_name),
         len(extra),
     )
     descriptor = struct.pack("<4s3L", b"PK\7\10", crc, len(packed), size) if member.streamed else b""
+    descriptor = descriptor if member.descriptor is None else member.descriptor
     return header + raw_name + extra + packed + descriptor
 
 
 def _central_record(name: str, member: Member, offset: int) -> bytes:
     packed = _compress(member)
-    size, packed_size = len(member.content), len(packed)
+    size, packed_size = _size(member), len(packed)
     flags, raw_name = _flags_and_name(name, member)
     extra = member.extra
     if member.zip64:
@@ -172,7 +185,7 @@ def _central_record(name: str, member: Member, offset: int) -> bytes:
 def _flags_and_name(name: str, member: Member) -> tuple[int, bytes]:
     utf8 = not name.isascii() if member.utf8 is None else member.utf8
     flags = (_ENCRYPTED if member.encrypted else 0) | (_STREAMED if member.streamed else 0) | (_UTF8 if utf8 else 0)
-    return flags, name.encode("utf-8" if utf8 or name.isascii() else "cp437")
+    return flags, name.encode("utf-8" if utf8 or name.isascii() else member.encoding)
 
 
 def _compress(member: Member) -> bytes:
@@ -192,6 +205,10 @@ def _compress(member: Member) -> bytes:
 
 def _crc(member: Member) -> int:
     return zlib.crc32(member.content) if member.crc is None else member.crc
+
+
+def _size(member: Member) -> int:
+    return len(member.content) if member.size is None else member.size
 
 
 def _needed(member: Member) -> int:
