@@ -7,6 +7,7 @@ the command is chosen, so that a tool which CI starts often starts fast.
 from __future__ import annotations
 
 import argparse
+import codecs
 import gc
 import io
 import os
@@ -31,13 +32,30 @@ def entry_point() -> NoReturn:
     for name in ("SIGTERM", "SIGHUP"):
         if hasattr(signal, name):
             signal.signal(getattr(signal, name), _interrupt)
-    for stream in (sys.stdout, sys.stderr):
-        # A path that is no UTF-8 goes out as the bytes that came in.
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="surrogateescape")
+    _prepare_streams()
     # One command and out: looking for cycles among a wheel's 70,000 members costs a tenth of the run.
     gc.disable()
     sys.exit(main(sys.argv[1:]))
+
+
+def _prepare_streams() -> None:
+    """A stream that is closed takes everything; no text is ever refused by one that is open."""
+    # A path that is no UTF-8 goes out as the bytes that came in, what the encoding lacks as an escape.
+    codecs.register_error("te-wheel", _encode)
+    sys.stdout = sys.stdout or open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
+    sys.stderr = sys.stderr or open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="te-wheel")
+
+
+def _encode(error: UnicodeError) -> tuple[str | bytes, int]:
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    bad = error.object[error.start]
+    if "\udc80" <= bad <= "\udcff":
+        return bad.encode(errors="surrogateescape"), error.start + 1
+    return bad.encode("ascii", "backslashreplace"), error.start + 1
 
 
 def _interrupt(number: int, frame: object) -> NoReturn:

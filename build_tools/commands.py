@@ -207,6 +207,8 @@ def pack(arguments: argparse.Namespace, console: Console) -> int:
     from build_tools.wheels.unpacked import pack
 
     packed = pack(arguments.folder, arguments.dest, build=arguments.build, force=arguments.force)
+    for text in _warnings(packed.findings):
+        console.warning(f"{packed.path.name}: {text}")
     if not packed.written:
         console.note(f"{str(packed.path)!r} was there already with the same bytes, nothing was written")
     print(packed.path)
@@ -260,7 +262,7 @@ def check(arguments: argparse.Namespace, console: Console) -> int:
 
 
 def smoke(arguments: argparse.Namespace, console: Console) -> int:
-    from build_tools.smoke import smoke_wheel
+    from build_tools.smoke import Outcome, smoke_wheel
 
     result = smoke_wheel(
         arguments.wheel,
@@ -271,7 +273,10 @@ def smoke(arguments: argparse.Namespace, console: Console) -> int:
     )
     for part, status in result.parts:
         print(f"{part}: {status}")
-    return FINDINGS if result.failed else DONE
+    if result.failed:
+        return FINDINGS
+    asked = arguments.imports or arguments.code or arguments.requires
+    return COULD_NOT if asked and result.imported.outcome == Outcome.SKIPPED else DONE
 
 
 def release(arguments: argparse.Namespace, console: Console) -> int:

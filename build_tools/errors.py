@@ -9,7 +9,10 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+T = TypeVar("T")
 
 
 class ReleaseError(Exception):
@@ -27,6 +30,30 @@ class ReleaseError(Exception):
 
     def __str__(self) -> str:
         return "\n".join(self.faults)
+
+
+class Faults:
+    """Collects what several checks refuse, so that one run names all of it."""
+
+    def __init__(self) -> None:
+        self.errors: list[ReleaseError] = []
+
+    def attempt(self, check: Callable[[], T]) -> T | None:
+        """What ``check`` returns, or ``None`` where it refuses."""
+        try:
+            return check()
+        except ReleaseError as error:
+            self.errors.append(error)
+            return None
+
+    def raise_any(self, kind: type[ReleaseError]) -> None:
+        """Raise an error of ``kind`` with every fault and hint, if there is any; a single one of that kind as it is."""
+        if len(self.errors) == 1 and isinstance(self.errors[0], kind):
+            raise self.errors[0]
+        if self.errors:
+            faults = dict.fromkeys(fault for error in self.errors for fault in error.faults)
+            hints = dict.fromkeys(error.hint for error in self.errors if error.hint)
+            raise kind(list(faults), hint="; ".join(hints) or None)
 
 
 class UsageError(ReleaseError, ValueError):

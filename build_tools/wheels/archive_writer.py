@@ -42,6 +42,7 @@ class Content:
 
 
 def deflate(data: bytes) -> bytes:
+    """``data`` as a raw deflate stream, at the level that zlib and zipfile take by default."""
     compressor = zlib.compressobj(zlib.Z_DEFAULT_COMPRESSION, zlib.DEFLATED, -zlib.MAX_WBITS)
     return compressor.compress(data) + compressor.flush()
 

@@ -41,17 +41,22 @@ def repack_all(
 def _check_outputs(
     wheels: Sequence[str | os.PathLike[str]], out_dir: str | os.PathLike[str] | None, edit: WheelEdit
 ) -> None:
-    sources: dict[Path, list[str]] = {}
+    """Refuse two wheels that give one output, and an output that is another wheel of the run."""
+    inputs = {os.path.realpath(wheel): os.fspath(wheel) for wheel in wheels}
+    sources: dict[str, list[str]] = {}
+    faults = []
     for wheel in wheels:
         try:
-            target = repack(wheel, out_dir, edit, dry_run=True).path
+            target = os.path.realpath(repack(wheel, out_dir, edit, dry_run=True).path)
         except ReleaseError:
             continue  # named when its turn comes
-        sources.setdefault(Path(os.path.abspath(target)), []).append(os.fspath(wheel))
-    faults = [
-        f"{' and '.join(map(repr, names))} would both become {str(target)!r}"
+        sources.setdefault(target, []).append(os.fspath(wheel))
+        if target in inputs and target != os.path.realpath(wheel):
+            faults.append(f"{os.fspath(wheel)!r} would become {inputs[target]!r}, which is an input too")
+    faults += [
+        f"{' and '.join(map(repr, names))} would both become {target!r}"
         for target, names in sources.items()
         if len(names) > 1
     ]
     if faults:
-        raise EditError(faults, hint="nothing was written: give them apart, with another -o each")
+        raise EditError(faults, hint="nothing was written: choose another folder with -o, or one run for each")

@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 BLOCK = 1 << 20
+MAX_WORKERS = 8
+"""Each holds about three blocks: more cores would take more memory than a rewrite may."""
 _DICTIONARY = 32 << 10
 
 T = TypeVar("T")
@@ -47,7 +49,8 @@ def deflate_files(sources: Iterable[T], blocks: Callable[[T], Iterator[bytes]]) 
         sources: one object for each file.
         blocks: gives the data of a source in blocks of :data:`BLOCK` bytes (the last may be shorter).
     """
-    workers = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    workers = min(cores, MAX_WORKERS)
     window: deque[tuple[T, Future[bytes], Summary | None]] = deque()
     pool = ThreadPoolExecutor(workers, thread_name_prefix="deflate")
     try:
@@ -64,9 +67,9 @@ def deflate_files(sources: Iterable[T], blocks: Callable[[T], Iterator[bytes]]) 
 
 def file_blocks(path: str | os.PathLike[str]) -> Iterator[bytes]:
     """The bytes of a file in blocks for :func:`deflate_files`."""
-    with open(path, "rb", buffering=0) as file:
+    # Buffered: a raw read may stop early, and the bytes would depend on where it did.
+    with open(path, "rb") as file:
         while data := file.read(BLOCK):
-            # A raw read may stop early; a short block in the middle would only compress worse.
             yield data
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, fields
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from build_tools.errors import EditError, ReleaseError
+from build_tools.errors import EditError, Faults, ReleaseError
 from build_tools.version import parse_local, parse_version
 from build_tools.wheels.core_metadata import check_field, check_values, is_repeatable
 from build_tools.wheels.headers import check_value
@@ -56,29 +56,26 @@ class WheelEdit:
         for field in ("set", "add", "remove", "add_file", "remove_file"):
             values = getattr(self, field)
             object.__setattr__(self, field, (values,) if isinstance(values, str) else tuple(values))
-        checks: list[Callable[[], object]] = []
+        faults = Faults()
 
-        def check(function: Callable[[str], object], value: str | None) -> None:
-            if value is not None:
-                checks.append(lambda: function(value))
+        def check(function: Callable[[str], object], *values: str | None) -> None:
+            for value in values:
+                if value is not None:
+                    faults.attempt(partial(function, value))
 
         check(normalize_name, self.name)
         check(parse_version, self.version)
         check(parse_local, self.local or None)
         check(check_build_tag, self.build or None)
-        checks.append(self._check_locals)
+        faults.attempt(self._check_locals)
         for kind in TAG_KINDS:
             check(partial(parse_tag_set, kind=kind), getattr(self, f"{kind}_tag"))
-        for header in (*self.set, *self.add):
-            check(_check_header, header)
-        for field in self.remove:
-            check(_check_removed, field)
-        checks.append(self._check_repeated)
-        for pair in self.add_file:
-            check(split_file, pair)
-        for pattern in self.remove_file:
-            check(_check_pattern, pattern)
-        _raise_all(checks)
+        check(_check_header, *self.set, *self.add)
+        check(_check_removed, *self.remove)
+        faults.attempt(self._check_repeated)
+        check(split_file, *self.add_file)
+        check(_check_pattern, *self.remove_file)
+        faults.raise_any(EditError)
 
     def _check_locals(self) -> None:
         if self.version is None or self.local is None:
@@ -106,10 +103,6 @@ class WheelEdit:
         faults += [f"{name!r} is both set and removed" for name in sorted(both)]
         if faults:
             raise EditError(faults)
-
-    @property
-    def is_empty(self) -> bool:
-        return all(getattr(self, field.name) in (None, ()) for field in fields(self))
 
 
 def split_header(text: str) -> tuple[str, str]:
@@ -154,7 +147,7 @@ def pattern_regex(pattern: str) -> re.Pattern[str]:
 def is_protected(member: str) -> bool:
     """Whether a member is one that a rewrite writes itself: METADATA, WHEEL, RECORD of a top-level dist-info."""
     folder, _, file = member.partition("/")
-    return folder.endswith(".dist-info") and file in ("METADATA", "WHEEL", "RECORD", "RECORD.jws", "RECORD.p7s")
+    return folder.endswith(".dist-info") and file in ("METADATA", "WHEEL", "RECORD")
 
 
 def _check_protected(member: str) -> None:
@@ -180,16 +173,3 @@ def _check_pattern(pattern: str) -> None:
     if not pattern:
         raise EditError("an empty file pattern matches nothing")
     _check_protected(pattern)
-
-
-def _raise_all(checks: Iterable[Callable[[], object]]) -> None:
-    faults: list[str] = []
-    hints: list[str] = []
-    for check in checks:
-        try:
-            check()
-        except ReleaseError as error:
-            faults += error.faults
-            hints += [error.hint] if error.hint else []
-    if faults:
-        raise EditError(faults, hint="; ".join(dict.fromkeys(hints)) or None)

@@ -9,11 +9,13 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from build_tools.errors import EditError, FileError, OutputExistsError, WheelError
+from build_tools.errors import EditError, Faults, FileError, OutputExistsError, WheelError
 from build_tools.version import parse_version, with_local
 from build_tools.wheels import zip_format as fmt
 from build_tools.wheels.archive_writer import ArchiveWriter, Content
@@ -26,8 +28,11 @@ from build_tools.wheels.name import WheelName, parse_tag_set
 from build_tools.wheels.output import OutputFile
 from build_tools.wheels.record import Record, Row, digest_text
 from build_tools.wheels.times import epoch_dos_time
-from build_tools.wheels.wheel import SIGNATURES, Wheel
+from build_tools.wheels.wheel import SIGNATURES, SoundWheel, Wheel
 from build_tools.wheels.zip_format import Entry
+
+if TYPE_CHECKING:
+    from build_tools.wheels.deflate import Piece
 
 
 @dataclass(frozen=True)
@@ -97,8 +102,7 @@ def repack(
     """
     path = Path(wheel)
     with Wheel.open(path) as source:
-        source.require_sound()
-        plan = Rewrite(source, edit or WheelEdit())
+        plan = Rewrite(source.require_sound(), edit or WheelEdit())
         target = (path.parent if out_dir is None else Path(out_dir)) / plan.name.filename
         if dry_run:
             return Repacked(path, target, plan.changes, written=False, size=None)
@@ -127,9 +131,7 @@ def repack(
             try:
                 path.unlink()
             except OSError as error:
-                raise FileError(
-                    f"{str(target)!r} is written, but {str(path)!r} cannot be removed: {error.strerror}"
-                ) from error
+                raise FileError.of(f"remove (the output {str(target)!r} is written)", path, error) from error
     return Repacked(path, target, plan.changes, written, size, findings)
 
 
@@ -146,6 +148,11 @@ class _Added:
 
     path: Path
     entry: Entry
+    row: Row
+
+
+def _row_text(row: Row | None) -> str | None:
+    return None if row is None else f"{row.size} bytes, {row.digest}"
 
 
 class Rewrite:
@@ -160,36 +167,35 @@ class Rewrite:
         FileError: a file to add cannot be read.
     """
 
-    def __init__(self, wheel: Wheel, edit: WheelEdit) -> None:
-        assert wheel.name
-        assert wheel.metadata
-        assert wheel.wheel
-        assert wheel.record
+    def __init__(self, wheel: SoundWheel, edit: WheelEdit) -> None:
         self._wheel = wheel
         self._edit = edit
-        self._record = wheel.record
         self._epoch = epoch_dos_time()
-        self.name = self._new_name(wheel.name)
-        self._folders = {str(wheel.dist_info): self.name.dist_info, **dict.fromkeys(wheel.data, self.name.data)}
+        faults = Faults()
+        self.name = faults.attempt(partial(self._new_name, wheel.name)) or wheel.name
+        # A file that is added may stand in a .data folder that the wheel does not have yet.
+        self._folders = {wheel.dist_info: self.name.dist_info, wheel.name.data: self.name.data}
+        self._folders |= dict.fromkeys(wheel.data, self.name.data)
+        metadata = faults.attempt(partial(edit_metadata, wheel.metadata, wheel.name, self.name, edit))
+        self._gone = faults.attempt(self._removed) or {}
+        added = faults.attempt(self._added) or {}
+        faults.raise_any(FileError if all(isinstance(error, FileError) for error in faults.errors) else EditError)
+        headers = {"METADATA": (wheel.metadata, metadata or wheel.metadata)}
+        headers["WHEEL"] = (wheel.wheel, edit_wheel(wheel.wheel, self.name))
+        self._contents = {
+            wheel.member(file): after.to_bytes() for file, (before, after) in headers.items() if after != before
+        }
+        self._items = self._new_items(added)
         changes = [Change("filename", "name", wheel.path.name, self.name.filename)]
-        changes += [Change("folder", "dist-info" if old == wheel.dist_info else "data", old, new)
-                    for old, new in self._folders.items()]  # fmt: skip
-        self._contents = {}
-        for file, before, after in (
-            ("METADATA", wheel.metadata, edit_metadata(wheel.metadata, wheel.name, self.name, edit)),
-            ("WHEEL", wheel.wheel, edit_wheel(wheel.wheel, self.name)),
-        ):
+        changes += [Change("folder", "dist-info", wheel.dist_info, self.name.dist_info)]
+        changes += [Change("folder", "data", folder, self.name.data) for folder in wheel.data]
+        for file, (before, after) in headers.items():
             changes += header_changes(file, before, after)
-            if after != before:
-                self._contents[wheel.member(file)] = after.to_bytes()
-        self._gone: dict[str, str] = self._removed()
-        self._items = self._new_items()
         changes += [Change("files", name, why, None) for name, why in self._gone.items()]
-        old_names = {self._rename(name) for name in wheel.archive.by_name}
-        for name, item in self._items:
-            if isinstance(item, _Added):
-                old = "a file of the wheel" if name in old_names else None
-                changes.append(Change("files", name, old, f"{item.entry.size} bytes from {item.path}"))
+        rows = {self._rename(row.path): row for row in wheel.record.rows}
+        changes += [
+            Change("files", name, _row_text(rows.get(name)), _row_text(item.row)) for name, item in added.items()
+        ]
         self.changes = tuple(change for change in changes if change.old != change.new)
 
     # -- deciding -----------------------------------------------------------------------------
@@ -235,7 +241,7 @@ class Rewrite:
             raise EditError([f"{wheel.path.name}: {fault}" for fault in faults])
         return gone
 
-    def _new_items(self) -> list[tuple[str, Member | Content | _Added]]:
+    def _new_items(self, added: dict[str, _Added]) -> list[tuple[str, Member | Content | _Added]]:
         """Every member of the output but RECORD, in order: .dist-info last."""
         wheel = self._wheel
         body: dict[str, Member | Content | _Added] = {}
@@ -247,7 +253,6 @@ class Rewrite:
             part = info if wheel.in_dist_info(member) else body
             data = self._contents.get(member.name)
             part[name] = member if data is None else Content.make(self._entry(member, name), data)
-        added = self._added()
         for name, item in added.items():
             part = info if name.startswith(f"{self.name.dist_info}/") else body
             part[name] = item
@@ -259,31 +264,17 @@ class Rewrite:
         metadata = self._wheel.archive.by_name[self._wheel.member("METADATA")]
         time = metadata.dos_time if self._epoch is None else self._epoch
         added: dict[str, _Added] = {}
-        faults = []
+        faults = Faults()
         for pair in self._edit.add_file:
             path, target = split_file(pair)
-            try:
-                info = path.stat()
-            except OSError as error:
-                raise FileError(f"cannot read {str(path)!r}: {error.strerror}") from error
-            if not stat.S_ISREG(info.st_mode):
-                raise FileError(f"{str(path)!r} is no regular file, so it cannot be added")
             name = self._rename(target)
             if name in added:
-                faults.append(f"{target} is added twice, from {str(added[name].path)!r} and {str(path)!r}")
-            mode = 0o755 if info.st_mode & 0o111 else 0o644
-            entry = Entry(
-                name=name,
-                method=fmt.DEFLATED,
-                crc=0,
-                compressed_size=0,
-                size=info.st_size,
-                dos_time=time,
-                external_attr=(stat.S_IFREG | mode) << 16,
-            )
-            added[name] = _Added(path, entry)
-        if faults:
-            raise EditError(faults)
+                fault = f"{target} is added twice, from {str(added[name].path)!r} and {str(path)!r}"
+                faults.errors.append(EditError(fault))
+            item = faults.attempt(partial(_read_added, path, name, time))
+            if item is not None:
+                added[name] = item
+        faults.raise_any(FileError)
         return added
 
     def _check_added(self, added: dict[str, _Added], names: list[str]) -> None:
@@ -317,13 +308,15 @@ class Rewrite:
         writer = ArchiveWriter(fd)
         archive = self._wheel.archive
         rows = {self._rename(name): Row.of(self._rename(name), data) for name, data in self._contents.items()}
+        pieces = _compressed([item for _, item in self._items if isinstance(item, _Added)])
         for name, item in self._items:
             if isinstance(item, Member):
                 writer.keep(archive, item, name)
             elif isinstance(item, Content):
                 writer.add(item)
             else:
-                rows[name] = _write_file(writer, item)
+                _write_added(writer, item, pieces)
+                rows[name] = item.row
         own = archive.by_name[self._wheel.member("RECORD")]
         data = self._new_record(rows).to_bytes()
         name = self._rename(own.name)
@@ -337,7 +330,7 @@ class Rewrite:
         rows: list[Row] = []
         todo = dict(changed)
         own = self._rename(self._wheel.member("RECORD"))
-        for row in self._record.rows:
+        for row in self._wheel.record.rows:
             if row.path in self._gone:
                 continue
             name = self._rename(row.path)
@@ -347,17 +340,49 @@ class Rewrite:
                 rows.append(row if name == row.path else replace(row, path=name, raw=None))
         at = len(rows) - 1 if rows and rows[-1].path == own else len(rows)
         rows[at:at] = todo.values()
-        return Record(tuple(rows), self._record.line_end)
+        return Record(tuple(rows), self._wheel.record.line_end)
 
 
-def _write_file(writer: ArchiveWriter, added: _Added) -> Row:
+def _read_added(path: Path, name: str, time: int) -> _Added:
+    """A file on the disk as the member ``name``: its digest, its size, whether it is executable."""
+    try:
+        info = path.stat()
+        if not stat.S_ISREG(info.st_mode):
+            raise FileError(f"{str(path)!r} is no regular file, so it cannot be added")
+        with path.open("rb") as file:
+            digest = hashlib.file_digest(file, "sha256").digest()
+    except FileError:
+        raise
+    except OSError as error:
+        raise FileError.of("read", path, error) from error
+    entry = Entry(
+        name=name,
+        method=fmt.DEFLATED,
+        crc=0,
+        compressed_size=0,
+        size=info.st_size,
+        dos_time=time,
+        external_attr=(stat.S_IFREG | (0o755 if info.st_mode & 0o111 else 0o644)) << 16,
+    )
+    return _Added(path, entry, Row(name, digest_text("sha256", digest), info.st_size))
+
+
+def _compressed(added: Sequence[_Added]) -> Iterator[Piece[_Added]]:
+    """The compressed bytes of the files, one after the other."""
+    if not added:
+        return iter(())
     # Few edits add files, and threads are costly to import.
     from build_tools.wheels.deflate import deflate_files, file_blocks
 
-    writer.begin(added.entry)
-    for piece in deflate_files([added.path], file_blocks):
+    return deflate_files(added, lambda item: file_blocks(item.path))
+
+
+def _write_added(writer: ArchiveWriter, item: _Added, pieces: Iterator[Piece[_Added]]) -> None:
+    writer.begin(item.entry)
+    for piece in pieces:
         writer.write(piece.data)
         if piece.summary:
             writer.end(piece.summary.crc, piece.summary.size)
-            summary = piece.summary
-    return Row(added.entry.name, digest_text("sha256", summary.sha256), summary.size)
+            if digest_text("sha256", piece.summary.sha256) != item.row.digest:
+                raise FileError(f"{str(item.path)!r} changed while it was read")
+            return

@@ -19,6 +19,7 @@ from build_tools.version import parse_version
 from build_tools.wheels import zip_format as fmt
 from build_tools.wheels.archive_writer import ArchiveWriter, Content, write_all
 from build_tools.wheels.deflate import Piece, deflate_files, file_blocks
+from build_tools.wheels.finding import Finding
 from build_tools.wheels.header_edit import edit_wheel
 from build_tools.wheels.headers import Headers
 from build_tools.wheels.member_names import check_names, leaves_tree
@@ -113,11 +114,12 @@ def _make_folder(root: Path, folder: str, made: set[str]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """What ``pack`` made: the wheel, whether it has new bytes now, and its size in bytes."""
+    """What ``pack`` made: the wheel, whether it has new bytes now, its size in bytes, what `check` says of it."""
 
     path: Path
     written: bool
     size: int
+    findings: tuple[Finding, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +159,11 @@ def pack(
         FileError: a file cannot be read or written.
     """
     root = Path(folder)
+    if Path(os.path.realpath(dest)).is_relative_to(os.path.realpath(root)):
+        raise TreeError(
+            f"{os.fspath(dest)!r} is inside {str(root)!r}: the wheel would become a part of the next one",
+            hint="choose another folder with -d",
+        )
     tree = _Tree(root, build)
     with OutputFile(Path(dest) / tree.name.filename) as output:
         size = tree.write(output.fd)
@@ -164,7 +171,8 @@ def pack(
             blocking = [finding for finding in proof.findings if finding.blocks]
             if blocking:
                 raise TreeError([f"{root}: {finding}" for finding in blocking])
-        return Packed(output.path, output.publish(replace=force, fsync=fsync), size)
+        written = output.publish(replace=force, fsync=fsync)
+        return Packed(output.path, written, size, tuple(proof.findings))
 
 
 class _Tree:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from functools import partial
 from itertools import product
 from types import TracebackType
@@ -39,6 +40,32 @@ _DISAGREEMENTS = {
 _REQUIRED = {"metadata-version", "name", "version"}
 
 T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class SoundWheel:
+    """A wheel that has no blocking finding, with all its parts; made by :meth:`Wheel.require_sound`.
+
+    It is as long-lived as the archive, which stays open with the :class:`Wheel`.
+    """
+
+    path: Path
+    archive: Archive
+    name: WheelName
+    project: str
+    dist_info: str
+    data: tuple[str, ...]
+    metadata: Headers
+    wheel: Headers
+    record: Record
+
+    def member(self, file: str) -> str:
+        """The member of ``.dist-info`` that is called ``file``."""
+        return f"{self.dist_info}/{file}"
+
+    def in_dist_info(self, member: Member) -> bool:
+        """Whether a member stands in ``.dist-info``."""
+        return member.name.startswith(f"{self.dist_info}/")
 
 
 class Wheel:
@@ -115,13 +142,30 @@ class Wheel:
     ) -> None:
         self.archive.close()
 
-    def require_sound(self) -> None:
-        """Raise unless the wheel can be rewritten without guessing.
+    def require_sound(self) -> SoundWheel:
+        """The parts of the wheel, certain to be there and to agree.
 
         Raises:
             WheelError: with every finding that blocks.
         """
-        blocking = [finding for finding in self.findings if finding.blocks]
+        self.refuse(self.findings)
+        assert self.name
+        assert self.dist_info
+        assert self.metadata
+        assert self.wheel
+        assert self.record
+        return SoundWheel(
+            self.path, self.archive, self.name, self.project, self.dist_info, self.data, self.metadata, self.wheel,
+            self.record,
+        )  # fmt: skip
+
+    def refuse(self, findings: Iterable[Finding]) -> None:
+        """Raise the findings among these that block, if there are any.
+
+        Raises:
+            WheelError: with every one of them.
+        """
+        blocking = [finding for finding in findings if finding.blocks]
         if blocking:
             hint = None
             if all(finding.code in _DISAGREEMENTS for finding in blocking):
