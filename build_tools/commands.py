@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 
     from build_tools.wheels.facts import WheelFacts
     from build_tools.wheels.finding import Finding
-    from build_tools.wheels.header_edit import Change
 
 DONE, FINDINGS, COULD_NOT = 0, 1, 2
 """Exit codes."""
 
 
 def version(arguments: argparse.Namespace, console: Console) -> int:
+    """Print a version, or what paths make of it."""
     from build_tools.version import parse_version, read_version, with_local
 
     if arguments.raw is not None and arguments.file is not None:
@@ -45,6 +45,7 @@ def version(arguments: argparse.Namespace, console: Console) -> int:
 
 
 def build(arguments: argparse.Namespace, console: Console) -> int:
+    """Build, and print both paths."""
     from build_tools.project import build_project
 
     built = build_project(
@@ -56,6 +57,7 @@ def build(arguments: argparse.Namespace, console: Console) -> int:
 
 
 def show(arguments: argparse.Namespace, console: Console) -> int:
+    """Print the facts of each wheel."""
     from build_tools.wheels.facts import read_facts
 
     code = DONE
@@ -106,14 +108,16 @@ def _facts_text(facts: WheelFacts) -> str:
         ("size", f"{facts.size:,} bytes"),
         ("sha256", facts.sha256),
         ("agrees", "yes" if facts.agrees else "no"),
-        *[("", str(finding)) for finding in facts.findings if finding.blocks],
+        *[("", f"{finding.severity}: {finding}") for finding in facts.findings],
     ]
     return "\n".join([str(facts.path), *(printable(f"  {label:<10} {value}") for label, value in rows)])
 
 
 def repack(arguments: argparse.Namespace, console: Console) -> int:
+    """Rewrite each wheel and print its new path."""
     from build_tools.wheels.batch import repack_all
     from build_tools.wheels.edit import WheelEdit
+    from build_tools.wheels.name import decode_url
 
     edit = WheelEdit(
         name=arguments.name,
@@ -146,10 +150,13 @@ def repack(arguments: argparse.Namespace, console: Console) -> int:
             code = COULD_NOT
             console.error(result.faults, result.hint)
             listed.append({"source": str(source), "error": str(result)})
+            summary.append((source.name, "not written", "-"))
             continue
         for text in _warnings(result.findings):
             console.warning(f"{result.path.name}: {text}")
-        changes = [_change_text(change) for change in result.changes]
+        if decode_url(source.name) != source.name:
+            console.note(f"{source.name!r} is read as {decode_url(source.name)!r}")
+        changes = [str(change) for change in result.changes]
         summary.append((source.name, result.path.name, str(len(changes))))
         if arguments.json:
             listed.append(
@@ -159,10 +166,7 @@ def repack(arguments: argparse.Namespace, console: Console) -> int:
                     "sha256": result.sha256,
                     "size": result.size,
                     "written": result.written,
-                    "changes": [
-                        {"where": change.where, "field": change.field, "old": change.old, "new": change.new}
-                        for change in result.changes
-                    ],
+                    "changes": [change.facts for change in result.changes],
                 }
             )
         elif arguments.dry_run:
@@ -187,16 +191,8 @@ def _warnings(findings: Iterable[Finding]) -> Iterator[str]:
         yield f"{first} (and {len(more)} more)" if more else str(first)
 
 
-def _change_text(change: Change) -> str:
-    head = f"{change.where} {change.field}"
-    if change.old is None:
-        return f"{head}: + {change.new}"
-    if change.new is None:
-        return f"{head}: - {change.old}"
-    return f"{head}: {change.old} -> {change.new}"
-
-
 def unpack(arguments: argparse.Namespace, console: Console) -> int:
+    """Unpack, and print the folder."""
     from build_tools.wheels.unpacked import unpack
 
     print(unpack(arguments.wheel, arguments.dest))
@@ -204,6 +200,7 @@ def unpack(arguments: argparse.Namespace, console: Console) -> int:
 
 
 def pack(arguments: argparse.Namespace, console: Console) -> int:
+    """Pack, and print the wheel."""
     from build_tools.wheels.unpacked import pack
 
     packed = pack(arguments.folder, arguments.dest, build=arguments.build, force=arguments.force)
@@ -216,6 +213,7 @@ def pack(arguments: argparse.Namespace, console: Console) -> int:
 
 
 def check(arguments: argparse.Namespace, console: Console) -> int:
+    """Print every finding; a file that breaks a rule is exit code 1."""
     from build_tools.wheels.check import check_wheel
     from build_tools.wheels.finding import Severity
 
@@ -229,6 +227,7 @@ def check(arguments: argparse.Namespace, console: Console) -> int:
             code = COULD_NOT
             console.error(error.faults, error.hint)
             listed.append({"path": path, "error": str(error)})
+            rows.append((Path(path).name, "not read", "-"))
             continue
         errors = sum(finding.severity is Severity.ERROR for finding in findings)
         warnings = len(findings) - errors
@@ -237,16 +236,7 @@ def check(arguments: argparse.Namespace, console: Console) -> int:
         listed.append(
             {
                 "path": path,
-                "findings": [
-                    {
-                        "code": finding.code,
-                        "severity": str(finding.severity),
-                        "message": finding.message,
-                        "member": finding.member,
-                        "rule": f"{finding.rule.source}: {finding.rule.summary}",
-                    }
-                    for finding in findings
-                ],
+                "findings": [finding.facts for finding in findings],
             }
         )
         for finding in findings:
@@ -262,6 +252,7 @@ def check(arguments: argparse.Namespace, console: Console) -> int:
 
 
 def smoke(arguments: argparse.Namespace, console: Console) -> int:
+    """Try a wheel; 1 where it fails, 2 where what was asked for could not be tried."""
     from build_tools.smoke import Outcome, smoke_wheel
 
     result = smoke_wheel(
@@ -280,6 +271,7 @@ def smoke(arguments: argparse.Namespace, console: Console) -> int:
 
 
 def release(arguments: argparse.Namespace, console: Console) -> int:
+    """Make the release and print its table."""
     from build_tools.release import format_table
     from build_tools.release import release as make_release
 

@@ -42,7 +42,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 from build_tools.errors import FileError, PlanError, ReleaseError
 from build_tools.version import parse_local, parse_version
 from build_tools.wheels.edit import WheelEdit
-from build_tools.wheels.name import normalize_name, parse_tag_set
+from build_tools.wheels.name import normal_form, normalize_name, parse_tag_set
 
 TABLE = "tool.te-wheel"
 DEFAULT_VERSION_FILE = "VERSION.txt"
@@ -253,7 +253,7 @@ class _Reader:
         found: list[Variant] = []
         for id_ in tables:
             variant = self._variant(tables, id_, f"{where}.{id_}")
-            normal = re.sub(r"[-_.]+", "-", id_).lower()
+            normal = normal_form(id_)
             if normal in ids:
                 self.fault(where, f"{ids[normal]!r} and {id_!r} are the same id ({normal!r}) in normal form")
             ids.setdefault(normal, id_)

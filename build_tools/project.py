@@ -12,7 +12,7 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,27 +21,20 @@ from packaging.version import Version
 from build_tools.child import environment, run_child
 from build_tools.errors import BuildError, FileError, ReleaseError, ToolError
 from build_tools.plan import find_version_file
+from build_tools.report import Report, silent
 from build_tools.sdist import ENDING, Sdist, read_sdist, settle_sdist
 from build_tools.version import parse_version, read_version
 from build_tools.wheels.edit import WheelEdit
 from build_tools.wheels.name import WheelName, normalize_name
 from build_tools.wheels.output import OutputFile
 from build_tools.wheels.rewrite import repack
-from build_tools.wheels.times import epoch_dos_time
+from build_tools.wheels.times import FIRST_SECOND, epoch_seconds
 from build_tools.wheels.wheel import Wheel
 
-Report = Callable[[str], None]
-
-FIRST_EPOCH, LAST_EPOCH = 315_532_800, 4_354_819_198
-"""1980-01-01 00:00:00 and 2107-12-31 23:59:58 UTC: the first and the last moment that a zip archive can hold."""
 _LAST_LINES = 8
 _CLAIMED = {"dist-info-name", "data-name", "metadata-name", "metadata-version-field"}
 """Findings that the claims of :func:`_check_agreement` name too, with the version file beside them."""
 _UNREACHABLE = "the build makes an environment of its own and fills it from a package registry; is one reachable?"
-
-
-def _silent(line: str) -> None:
-    """Report nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +66,7 @@ def build_project(
     *,
     local: str | None = None,
     verbose: bool = False,
-    report: Report = _silent,
+    report: Report = silent,
 ) -> Built:
     """Build the wheel and the sdist of a project; what an earlier build left under their names is replaced.
 
@@ -100,7 +93,7 @@ def build_project(
     edit = WheelEdit(local=local) if local is not None else None
     version_file = find_version_file(source)
     expected = read_version(version_file) if version_file is not None else None
-    epoch = _epoch()
+    epoch = epoch_seconds() or FIRST_SECOND
     _require_build()
     with tempfile.TemporaryDirectory(prefix="te-wheel-build-") as scratch:
         made = Path(scratch, "out")
@@ -125,7 +118,7 @@ def place(file: Path, folder: Path, *, replace: bool = True) -> Path:
     """
     target = folder / file.name
     with OutputFile(target) as output, file.open("rb") as stream:
-        with os.fdopen(os.dup(output.fd), "wb") as sink:
+        with output.stream() as sink:
             shutil.copyfileobj(stream, sink, 1 << 20)
         output.publish(replace=replace, fsync=False)
     return target
@@ -144,14 +137,6 @@ def _check_folders(source: Path, folder: Path) -> tuple[Path, Path]:
     if faults:
         raise FileError(faults)
     return source.absolute(), folder.absolute()
-
-
-def _epoch() -> int:
-    """SOURCE_DATE_EPOCH, clamped to what a zip archive can hold; 1980 where it is not set."""
-    if epoch_dos_time() is None:
-        return FIRST_EPOCH
-    digits = os.environ["SOURCE_DATE_EPOCH"]
-    return min(max(int(digits), FIRST_EPOCH), LAST_EPOCH) if len(digits) < 20 else LAST_EPOCH
 
 
 def _require_build() -> None:

@@ -25,8 +25,8 @@ import hashlib
 import json
 import os
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +35,7 @@ from packaging.version import Version
 from build_tools.errors import EditError, FileError, PlanError, ReleaseError, ToolError
 from build_tools.plan import Plan, Variant, read_plan
 from build_tools.project import build_project, place
+from build_tools.report import Report, silent
 from build_tools.smoke import Base, SmokeResult, smoke_wheel
 from build_tools.version import read_version
 from build_tools.wheels.check import check_wheel
@@ -44,15 +45,9 @@ from build_tools.wheels.name import WheelName
 from build_tools.wheels.output import OutputFile
 from build_tools.wheels.rewrite import repack
 
-Report = Callable[[str], None]
-
 SCHEMA = 1
 SUMS = "SHA256SUMS"
 FACTS = "release.json"
-
-
-def _silent(line: str) -> None:
-    """Report nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +179,7 @@ def release(
     smoke: bool = True,
     force: bool = False,
     verbose: bool = False,
-    report: Report = _silent,
+    report: Report = silent,
 ) -> Release:
     """Make the release of a project: every variant of its plan.
 
@@ -366,17 +361,8 @@ def _artifact_facts(artifact: Artifact) -> dict[str, Any]:
     return {
         **artifact.file.facts,
         "variant": artifact.variant,
-        "changes": [asdict(change) for change in artifact.changes],
-        "findings": [
-            {
-                "code": finding.code,
-                "severity": str(finding.severity),
-                "message": finding.message,
-                "member": finding.member,
-                "rule": finding.rule.source,
-            }
-            for finding in artifact.findings
-        ],
+        "changes": [change.facts for change in artifact.changes],
+        "findings": [finding.facts for finding in artifact.findings],
         "smoke": {part: str(status) for part, status in artifact.smoke.parts},
     }
 
@@ -384,14 +370,15 @@ def _artifact_facts(artifact: Artifact) -> dict[str, Any]:
 def _write(path: Path, text: str) -> None:
     """Write a small file that appears only when it is whole."""
     with OutputFile(path) as output:
-        with os.fdopen(os.dup(output.fd), "wb") as sink:
+        with output.stream() as sink:
             sink.write(text.encode())
         output.publish(replace=True, fsync=False)
 
 
-def _size(size: int) -> str:
+def _size(count: int) -> str:
+    size = float(count)
     for unit in ("B", "kB", "MB"):
         if size < 1000:
             return f"{size:.0f} {unit}" if unit == "B" or size >= 100 else f"{size:.1f} {unit}"
-        size /= 1000  # type: ignore[assignment]
+        size /= 1000
     return f"{size:.1f} GB"

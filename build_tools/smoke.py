@@ -15,7 +15,7 @@ import shutil
 import sys
 import sysconfig
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -27,21 +27,16 @@ from packaging.tags import sys_tags
 
 from build_tools.child import Finished, environment, run_child
 from build_tools.errors import ReleaseError, ToolError
+from build_tools.report import Report, silent
 from build_tools.version import parse_version
 from build_tools.wheels.name import WheelName
 from build_tools.wheels.wheel import Wheel
-
-Report = Callable[[str], None]
 
 _MISLEADING = ("PYTHON", "PIP_USER", "PIP_TARGET", "PIP_PREFIX")
 """How variables begin that change what Python imports, or where pip installs to."""
 _MODULE_ENDINGS = (".py", ".so", ".pyd")
 _NOT_FOR_USE = {"test", "tests", "testing", "docs", "doc", "examples", "benchmarks", "setup", "conftest"}
 """Names at the top of a wheel that are there by mistake, as a rule."""
-
-
-def _silent(line: str) -> None:
-    """Report nothing."""
 
 
 class Outcome(StrEnum):
@@ -123,7 +118,7 @@ class Base:
         ToolError: no environment can be made.
     """
 
-    def __init__(self, requires: Iterable[str] = (), *, report: Report = _silent) -> None:
+    def __init__(self, requires: Iterable[str] = (), *, report: Report = silent) -> None:
         self.requires = tuple(requires)
         self.missing = ""
         self._report = report
@@ -202,7 +197,7 @@ def smoke_wheel(
     run: str | None = None,
     requires: Iterable[str] = (),
     base: Base | None = None,
-    report: Report = _silent,
+    report: Report = silent,
 ) -> SmokeResult:
     """Install a wheel in a fresh environment, import from it, and compare versions.
 

@@ -15,6 +15,7 @@ from build_tools.errors import WheelError
 from build_tools.wheels import zip_format as fmt
 from build_tools.wheels.archive import Archive
 from build_tools.wheels.central_directory import Member
+from build_tools.wheels.deflate import deflate
 from build_tools.wheels.zip_format import Entry
 
 _STEP = 64 << 20
@@ -39,12 +40,6 @@ class Content:
         compressed = deflate(data) if entry.method == fmt.DEFLATED else data
         sized = replace(entry, crc=zlib.crc32(data), compressed_size=len(compressed), size=len(data))
         return cls(sized, compressed)
-
-
-def deflate(data: bytes) -> bytes:
-    """``data`` as a raw deflate stream, at the level that zlib and zipfile take by default."""
-    compressor = zlib.compressobj(zlib.Z_DEFAULT_COMPRESSION, zlib.DEFLATED, -zlib.MAX_WBITS)
-    return compressor.compress(data) + compressor.flush()
 
 
 class ArchiveWriter:

@@ -12,9 +12,11 @@ import os
 import zlib
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
 
 BLOCK = 1 << 20
 MAX_WORKERS = 8
@@ -49,6 +51,8 @@ def deflate_files(sources: Iterable[T], blocks: Callable[[T], Iterator[bytes]]) 
         sources: one object for each file.
         blocks: gives the data of a source in blocks of :data:`BLOCK` bytes (the last may be shorter).
     """
+    from concurrent.futures import ThreadPoolExecutor  # costly, and few runs compress files
+
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     workers = min(cores, MAX_WORKERS)
     window: deque[tuple[T, Future[bytes], Summary | None]] = deque()
@@ -56,7 +60,7 @@ def deflate_files(sources: Iterable[T], blocks: Callable[[T], Iterator[bytes]]) 
     try:
         for source in sources:
             for data, dictionary, summary in _with_summary(blocks(source)):
-                window.append((source, pool.submit(_deflate, data, dictionary, summary is not None), summary))
+                window.append((source, pool.submit(deflate, data, dictionary, summary is not None), summary))
                 if len(window) > 2 * workers:
                     yield _piece(*window.popleft())
         while window:
@@ -89,12 +93,16 @@ def _with_summary(blocks: Iterator[bytes]) -> Iterator[tuple[bytes, bytes, Summa
         before, data = data[-_DICTIONARY:], following
 
 
-def _deflate(data: bytes, dictionary: bytes, last: bool) -> bytes:
-    compressor = (
-        zlib.compressobj(zlib.Z_DEFAULT_COMPRESSION, zlib.DEFLATED, -zlib.MAX_WBITS, zdict=dictionary)
-        if dictionary
-        else zlib.compressobj(zlib.Z_DEFAULT_COMPRESSION, zlib.DEFLATED, -zlib.MAX_WBITS)
-    )
+def deflate(data: bytes, dictionary: bytes = b"", last: bool = True) -> bytes:
+    """``data`` as a raw deflate stream, at the level that zlib and zipfile take by default.
+
+    Args:
+        data: what to compress.
+        dictionary: the bytes before it in the same stream.
+        last: whether the stream ends here; else it ends on a byte boundary, to be gone on with.
+    """
+    form = (zlib.Z_DEFAULT_COMPRESSION, zlib.DEFLATED, -zlib.MAX_WBITS)
+    compressor = zlib.compressobj(*form, zdict=dictionary) if dictionary else zlib.compressobj(*form)
     return compressor.compress(data) + compressor.flush(zlib.Z_FINISH if last else zlib.Z_SYNC_FLUSH)
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from build_tools.errors import EditError, Faults, ReleaseError
 from build_tools.version import parse_local, parse_version
 from build_tools.wheels.core_metadata import check_field, check_values, is_repeatable
-from build_tools.wheels.headers import check_value
+from build_tools.wheels.headers import check_value, is_field_name
 from build_tools.wheels.member_names import is_unsafe
 from build_tools.wheels.name import TAG_KINDS, check_build_tag, normalize_name, parse_tag_set
 
@@ -113,7 +113,7 @@ def split_header(text: str) -> tuple[str, str]:
     """
     field, colon, value = text.partition(":")
     field, value = field.strip(), value.strip()
-    if not colon or not re.fullmatch(r"[\x21-\x39\x3b-\x7e]+", field):
+    if not colon or not is_field_name(field):
         raise EditError(f"invalid header {text!r}: expected 'Field: value', such as 'Requires-Dist: torch>=2.6'")
     check_value(field, text.partition(":")[2].strip(" \t"))
     if not value:
@@ -164,7 +164,7 @@ def _check_header(text: str) -> None:
 
 
 def _check_removed(field: str) -> None:
-    if not re.fullmatch(r"[\x21-\x39\x3b-\x7e]+", field):
+    if not is_field_name(field):
         raise EditError(f"invalid field name {field!r}: expected a header of METADATA, such as 'Requires-Dist'")
     check_field(field, present=True)
 

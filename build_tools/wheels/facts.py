@@ -57,7 +57,10 @@ def read_facts(path: str | os.PathLike[str]) -> WheelFacts:
     """
     with Wheel.open(path) as wheel:
         if wheel.metadata is None or wheel.wheel is None or wheel.version is None:
-            raise WheelError([f"{wheel.path.name}: {f}" for f in wheel.findings if f.blocks])
+            wheel.refuse(wheel.findings)
+        assert wheel.metadata
+        assert wheel.wheel
+        assert wheel.version
         build = (wheel.wheel.get("Build") or "").strip()
         try:
             tags = compress_tags(tag.strip() for tag in wheel.wheel.get_all("Tag") if tag.strip())
@@ -65,7 +68,8 @@ def read_facts(path: str | os.PathLike[str]) -> WheelFacts:
             name = WheelName(wheel.project, wheel.version, build, *tags, variant=variant)
         except WheelNameError as error:
             raise WheelError([f"{wheel.path.name}: {fault}" for fault in error.faults]) from None
-        with open(path, "rb") as file:
+        with open(os.dup(wheel.archive.fd), "rb") as file:
+            file.seek(0)
             digest = hashlib.file_digest(file, "sha256").hexdigest()
         return WheelFacts(
             path=Path(path),

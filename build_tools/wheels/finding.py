@@ -4,8 +4,7 @@ The table is the one list of codes: ``te-wheel check`` prints them, ``repack`` r
 for those that *block*, and the README shows the same list (a test compares them).
 
 Specifications: VS version specifiers, BDF binary distribution format, RIP recording installed
-projects, CM core metadata, TAGS platform compatibility tags, ZIP the archive rules that indexes
-and installers enforce.
+projects, CM core metadata, ZIP the archive rules that indexes and installers enforce.
 """
 
 from __future__ import annotations
@@ -50,15 +49,29 @@ class Finding:
 
     @property
     def rule(self) -> Rule:
+        """The rule that is broken."""
         return RULES[self.code]
 
     @property
     def severity(self) -> Severity:
+        """Whether `te-wheel check` fails."""
         return self.rule.severity
 
     @property
     def blocks(self) -> bool:
+        """Whether `te-wheel repack` refuses the wheel."""
         return self.rule.blocks
+
+    @property
+    def facts(self) -> dict[str, str | None]:
+        """The finding for programs: ``code``, ``severity``, ``message``, ``member`` and ``rule``."""
+        return {
+            "code": self.code,
+            "severity": str(self.severity),
+            "message": self.message,
+            "member": self.member,
+            "rule": f"{self.rule.source}: {self.rule.summary}",
+        }
 
     def __str__(self) -> str:
         """One line; a member name that holds control characters is quoted."""

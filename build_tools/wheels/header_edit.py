@@ -22,7 +22,7 @@ class Change:
     """One thing that a rewrite changes.
 
     Attributes:
-        where: ``filename``, ``METADATA``, ``WHEEL`` or ``files``.
+        where: ``filename``, ``folder``, ``METADATA``, ``WHEEL`` or ``files``.
         field: the header, or the member.
         old, new: what stood there before and after; ``None`` for nothing.
     """
@@ -31,6 +31,19 @@ class Change:
     field: str
     old: str | None
     new: str | None
+
+    @property
+    def facts(self) -> dict[str, str | None]:
+        """The change for programs: ``where``, ``field``, ``old`` and ``new``."""
+        return {"where": self.where, "field": self.field, "old": self.old, "new": self.new}
+
+    def __str__(self) -> str:
+        head = f"{self.where} {self.field}"
+        if self.old is None:
+            return f"{head}: + {self.new}"
+        if self.new is None:
+            return f"{head}: - {self.old}"
+        return f"{head}: {self.old} -> {self.new}"
 
 
 def edit_metadata(headers: Headers, old: WheelName, new: WheelName, edit: WheelEdit) -> Headers:

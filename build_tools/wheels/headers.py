@@ -142,6 +142,11 @@ class Headers:
         return Headers(tuple(ended), self.body)
 
 
+def is_field_name(text: str) -> bool:
+    """Whether ``text`` can be the name of a header: printable ASCII without blank and colon."""
+    return _FIELD.fullmatch(f"{text}:".encode(errors="replace")) is not None
+
+
 def check_value(name: str, value: str) -> None:
     """Refuse a value that would end its line and start another header.
 

@@ -51,7 +51,12 @@ def normalize_name(name: str) -> NormalizedName:
             f"invalid project name {name!r}: expected ASCII letters, digits, '.', '-' and '_', "
             "with a letter or digit first and last"
         )
-    return NormalizedName(re.sub(r"[-_.]+", "-", name).lower())
+    return NormalizedName(normal_form(name))
+
+
+def normal_form(text: str) -> str:
+    """Runs of ``-_.`` -> ``-``, lower case: texts with one normal form mean the same name."""
+    return re.sub(r"[-_.]+", "-", text).lower()
 
 
 def stem(name: str, version: Version) -> str:
@@ -210,10 +215,12 @@ class WheelName:
 
     @property
     def dist_info(self) -> str:
+        """The folder of METADATA, WHEEL and RECORD."""
         return f"{self.stem}.dist-info"
 
     @property
     def data(self) -> str:
+        """The folder of what goes elsewhere than site-packages."""
         return f"{self.stem}.data"
 
     @property

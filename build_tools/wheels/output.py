@@ -14,7 +14,7 @@ import re
 import stat
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import BinaryIO, Self
 
 from build_tools.errors import FileError, OutputExistsError, ReleaseError
 
@@ -78,6 +78,10 @@ class OutputFile:
         """Where the file is until it is published."""
         assert self._temporary is not None
         return self._temporary
+
+    def stream(self) -> BinaryIO:
+        """The file as a stream to write to; to close it leaves :attr:`fd` open."""
+        return os.fdopen(os.dup(self.fd), "wb")
 
     def publish(self, *, replace: bool, fsync: bool) -> bool:
         """Give the file its name; return whether that changed anything.

@@ -13,13 +13,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from build_tools.errors import EditError, Faults, FileError, OutputExistsError, WheelError
 from build_tools.version import parse_version, with_local
 from build_tools.wheels import zip_format as fmt
 from build_tools.wheels.archive_writer import ArchiveWriter, Content
 from build_tools.wheels.central_directory import Member
+from build_tools.wheels.deflate import Piece, deflate_files, file_blocks
 from build_tools.wheels.edit import WheelEdit, is_protected, pattern_regex, split_file
 from build_tools.wheels.finding import Finding
 from build_tools.wheels.header_edit import Change, edit_metadata, edit_wheel, header_changes
@@ -30,9 +30,6 @@ from build_tools.wheels.record import Record, Row, digest_text
 from build_tools.wheels.times import epoch_dos_time
 from build_tools.wheels.wheel import SIGNATURES, SoundWheel, Wheel
 from build_tools.wheels.zip_format import Entry
-
-if TYPE_CHECKING:
-    from build_tools.wheels.deflate import Piece
 
 
 @dataclass(frozen=True)
@@ -369,11 +366,6 @@ def _read_added(path: Path, name: str, time: int) -> _Added:
 
 def _compressed(added: Sequence[_Added]) -> Iterator[Piece[_Added]]:
     """The compressed bytes of the files, one after the other."""
-    if not added:
-        return iter(())
-    # Few edits add files, and threads are costly to import.
-    from build_tools.wheels.deflate import deflate_files, file_blocks
-
     return deflate_files(added, lambda item: file_blocks(item.path))
 
 

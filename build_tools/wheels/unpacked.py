@@ -47,9 +47,7 @@ def unpack(wheel: str | os.PathLike[str], dest: str | os.PathLike[str] = ".") ->
         FileError: a file cannot be read or written.
     """
     with Wheel.open(wheel) as source:
-        blocking = [f for f in source.findings if f.blocks and f.code.startswith(("zip-", "dist-info-count"))]
-        if blocking:
-            raise WheelError([f"{source.path.name}: {finding}" for finding in blocking])
+        source.refuse(f for f in source.findings if f.code.startswith(("zip-", "dist-info-count")))
         with OutputFolder(Path(dest) / _folder_name(source)) as output:
             _write_tree(source, output.temporary)
             output.publish()
@@ -63,8 +61,8 @@ def _folder_name(wheel: Wheel) -> str:
             return WheelName(wheel.project, wheel.version).stem
         except ReleaseError:
             pass
-    if wheel.name is None:
-        raise WheelError([f"{wheel.path.name}: {f}" for f in wheel.findings if f.blocks])
+    wheel.refuse(wheel.findings if wheel.name is None else ())
+    assert wheel.name
     return wheel.name.stem
 
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 from itertools import product
+from pathlib import Path
 from types import TracebackType
 from typing import Self, TypeVar
 

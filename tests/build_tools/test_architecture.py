@@ -16,6 +16,7 @@ ORDER = """
 build_tools
 build_tools.errors
 build_tools.console
+build_tools.report
 build_tools.child
 build_tools.version
 build_tools.wheels

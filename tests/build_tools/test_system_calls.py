@@ -127,7 +127,8 @@ def test_the_output_is_on_the_disk_before_the_input_goes_and_on_request(
     fsync, unlink = os.fsync, Path.unlink
 
     def record_fsync(fd: int) -> None:
-        events.append("folder" if os.path.isdir(f"/proc/self/fd/{fd}") else "file")
+        where = Path(os.readlink(f"/proc/self/fd/{fd}"))
+        events.append(f"folder {where.name}" if where.is_dir() else "file")
         fsync(fd)
 
     def record_unlink(path: Path, missing_ok: bool = False) -> None:
@@ -137,8 +138,10 @@ def test_the_output_is_on_the_disk_before_the_input_goes_and_on_request(
 
     monkeypatch.setattr(os, "fsync", record_fsync)
     monkeypatch.setattr(Path, "unlink", record_unlink)
-    repack(wheel, tmp_path / "out", EDIT, **{option: True})
-    assert events == [*(["file", "folder"] if synced else []), *(["input removed"] if option == "replace" else [])]
+    repack(wheel, tmp_path / "out" / "deep", EDIT, **{option: True})
+    # A folder that was made is an entry of the one above it, which must be on the disk too.
+    on_disk = ["file", "folder deep", "folder out", f"folder {tmp_path.name}"] if synced else []
+    assert events == [*on_disk, *(["input removed"] if option == "replace" else [])]
     assert wheel.exists() == (option != "replace")
 
 
