@@ -1,6 +1,6 @@
 """The command line: arguments -> one call, errors -> exit codes.
 
-Exit codes: 0 done, 1 findings (check, smoke), 2 could not. A command's module is imported when
+Exit codes: 0 done, 1 findings (check, smoke, release), 2 could not. A command's module is imported when
 the command is chosen, so that a tool which CI starts often starts fast.
 """
 
@@ -106,7 +106,7 @@ def _parser() -> argparse.ArgumentParser:
     def command(name: str, run: Callable[[argparse.Namespace, Console], int], help: str) -> argparse.ArgumentParser:
         sub = subparsers.add_parser(name, help=help, description=help[0].upper() + help[1:] + ".")
         sub.set_defaults(run=run)
-        sub.add_argument("-q", "--quiet", action="store_true", help="say errors alone")
+        sub.add_argument("-q", "--quiet", action="store_true", help="say warnings and errors alone")
         return sub
 
     sub = command("version", commands.version, "print a version in normal form")

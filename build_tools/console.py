@@ -18,7 +18,7 @@ class Console:
     """Where one run of the command line says things.
 
     Args:
-        quiet: say errors and hints alone.
+        quiet: say warnings, errors and hints alone.
     """
 
     def __init__(self, *, quiet: bool = False) -> None:
@@ -32,10 +32,12 @@ class Console:
             print("\n".join(map(printable, text.split("\n"))), file=sys.stderr)
 
     def note(self, text: str) -> None:
+        """Something that a person may want to know."""
         if not self._quiet:
             self._label("note", text)
 
     def warning(self, text: str) -> None:
+        """Something that is odd, and stops nothing."""
         self._label("warning", text)
         self.annotate("warning", text)
 

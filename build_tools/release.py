@@ -69,6 +69,7 @@ class ReleasedFile:
 
     @property
     def facts(self) -> dict[str, Any]:
+        """The file for programs: ``file``, ``size`` in bytes, ``sha256`` in hex."""
         return {"file": self.path.name, "size": self.size, "sha256": self.sha256}
 
 
@@ -92,10 +93,12 @@ class Artifact:
 
     @property
     def errors(self) -> tuple[Finding, ...]:
+        """The findings that fail the check."""
         return tuple(finding for finding in self.findings if finding.severity is Severity.ERROR)
 
     @property
     def failed(self) -> bool:
+        """Whether it breaks a rule or failed its trial."""
         return bool(self.errors) or self.smoke.failed
 
 

@@ -40,6 +40,8 @@ _NOT_FOR_USE = {"test", "tests", "testing", "docs", "doc", "examples", "benchmar
 
 
 class Outcome(StrEnum):
+    """How a part of a trial ended."""
+
     PASSED = "passed"
     FAILED = "failed"
     SKIPPED = "skipped"
@@ -58,14 +60,17 @@ class Status:
 
     @classmethod
     def passed(cls) -> Self:
+        """It was tried, and held."""
         return cls(Outcome.PASSED)
 
     @classmethod
     def failed(cls, why: str) -> Self:
+        """It was tried, and did not hold."""
         return cls(Outcome.FAILED, why)
 
     @classmethod
     def skipped(cls, why: str) -> Self:
+        """It could not be tried."""
         return cls(Outcome.SKIPPED, why)
 
     def __str__(self) -> str:
@@ -253,6 +258,9 @@ class _Trial:
         result = self._probe(base, home, () if asked else imports, None if asked else self.run)
         if isinstance(result, Status):
             return SmokeResult(self.path.name, Status.passed(), result, Status.skipped("the interpreter died"))
+        if result["installed"] is None:
+            why = f"{self.name.name} is among the requirements already, so pip installed nothing"
+            return SmokeResult(self.path.name, Status.failed(why), *(Status.skipped("not installed"),) * 2)
         faults = [self._plain(fault, base) for fault in result["faults"]]
         imported = asked or (Status.failed("; ".join(faults)) if faults else Status.passed())
         return SmokeResult(self.path.name, Status.passed(), imported, self._compare(result))

@@ -14,11 +14,13 @@ import json
 import os
 import sys
 import traceback
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 
 def main(task_file: str, result_file: str) -> None:
+    """Do what the task asks and write the result, both JSON."""
     task = json.loads(Path(task_file).read_text(encoding="utf-8"))
     result: dict[str, Any] = {
         "installed": _installed(task["distribution"]),
@@ -47,7 +49,7 @@ def _is_own(place: str) -> bool:
     return os.path.realpath(place).startswith(os.path.realpath(sys.prefix) + os.sep)
 
 
-def _try(faults: list[str], what: str, call: Any) -> None:
+def _try(faults: list[str], what: str, call: Callable[[], object]) -> None:
     try:
         call()
     except BaseException as error:  # SystemExit too: a module that exits when imported is broken

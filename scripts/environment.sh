@@ -59,5 +59,6 @@ prepare_environment() { # NAME FILE...
 
 pip_install() {
   say "installing $*"
-  "$env/bin/python" -m pip install --disable-pip-version-check --no-input --quiet "$@" >&2
+  "$env/bin/python" -m pip install --disable-pip-version-check --no-input --quiet "$@" >&2 ||
+    die "cannot install $*" "see what pip says above; is a package registry reachable?"
 }

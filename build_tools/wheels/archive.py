@@ -71,6 +71,7 @@ class Archive:
             raise
 
     def close(self) -> None:
+        """Close the file; the members stay."""
         if self.fd >= 0:
             os.close(self.fd)
             self.fd = -1

@@ -35,6 +35,7 @@ class Member(Entry):
 
     @property
     def end(self) -> int:
+        """Where its compressed data ends."""
         return self.data_offset + self.compressed_size
 
 
@@ -209,7 +210,7 @@ class CentralDirectory:
             return member, offset
         end = data_offset + compressed if clean else self._compare(member, raw_name, local, head)
         if not plain and size < fmt.LIMIT_32 and compressed < fmt.LIMIT_32 and offset < fmt.LIMIT_32:
-            self._find("zip-not-clean", "it has an extra field or a comment", name)
+            self._find("zip-not-clean", "its central header has an extra field or a comment", name)
         elif end != member.end:
             self._find("zip-not-clean", "it has a data descriptor", name)
         if end > self._size:
@@ -228,6 +229,8 @@ class CentralDirectory:
         if size == fmt.LIMIT_32 or compressed == fmt.LIMIT_32:
             at = member.header_offset + fmt.LOCAL.size + name_length
             size, compressed, _ = self._zip64(member.name, self._read_at(at, extra_length), size, compressed, 0)
+        elif extra_length:
+            self._find("zip-not-clean", "its local header has an extra field", member.name)
         streamed = bool(flags & fmt.DATA_DESCRIPTOR)
         end = member.end
         if streamed:

@@ -36,6 +36,7 @@ class Field:
         return text.split(":", 1)[1].lstrip(" \t").rstrip("\r\n")
 
     def is_named(self, name: str) -> bool:
+        """Whether this is the header ``name``; case does not count."""
         return self.name.lower() == name.lower()
 
 
@@ -87,6 +88,7 @@ class Headers:
         return cls(tuple(fields), data[position:])
 
     def to_bytes(self) -> bytes:
+        """The bytes: those that were read, where nothing was edited."""
         return b"".join(field.raw for field in self.fields) + self.body
 
     def get_all(self, name: str) -> list[str]:

@@ -48,6 +48,7 @@ class Row:
 
     @property
     def text(self) -> str:
+        """The line, without its end."""
         if self.raw is not None:
             return self.raw
         line = io.StringIO()
@@ -110,6 +111,7 @@ class Record:
         return cls(tuple(rows), "\r\n" if "\r\n" in text else "\n"), findings
 
     def to_bytes(self) -> bytes:
+        """The bytes: those that were read, where no row was changed (blank lines apart)."""
         return "".join(row.text + self.line_end for row in self.rows).encode()
 
     def compare(

@@ -178,6 +178,7 @@ class Wheel:
         return f"{self.dist_info}/{file}"
 
     def in_dist_info(self, member: Member) -> bool:
+        """Whether a member stands in ``.dist-info``."""
         return member.name.startswith(f"{self.dist_info}/")
 
     # -- reading ------------------------------------------------------------------------------

@@ -70,6 +70,7 @@ class Entry:
 
     @property
     def is_dir(self) -> bool:
+        """Whether it is a directory entry."""
         return self.name.endswith("/")
 
     @property
@@ -79,6 +80,7 @@ class Entry:
 
     @property
     def is_symlink(self) -> bool:
+        """Whether its mode says that its data is the target of a symlink."""
         return stat.S_ISLNK(self.mode)
 
 
