@@ -15,6 +15,7 @@ import os
 import sys
 import traceback
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ def main(task_file: str, result_file: str) -> None:
         "faults": [],
     }
     for module in task["imports"]:
-        _try(result["faults"], f"import {module}", lambda module=module: importlib.import_module(module))
+        _try(result["faults"], f"import {module}", partial(importlib.import_module, module))
     for module in task["held"]:
         if module in sys.modules:
             _look(sys.modules[module], module, result)
