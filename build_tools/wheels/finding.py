@@ -117,8 +117,8 @@ RULES: dict[str, Rule] = _table(
         Rule("dist-info-file", "BDF", ".dist-info holds METADATA, WHEEL and RECORD"),
         Rule("dist-info-name", "BDF", ".dist-info bears the name and version of the file name"),
         _warning("dist-info-spelling", "BDF", ".dist-info is in normal form"),
-        _warning("dist-info-order", "BDF", ".dist-info stands last in the archive"),
-        Rule("data-name", "BDF", ".data bears the name and version of the file name"),
+        _warning("dist-info-order", "BDF", ".dist-info stands last in the archive, RECORD last of all"),
+        Rule("data-name", "BDF", "at most one .data, with the name and version of the file name"),
         _warning("data-spelling", "BDF", ".data is in normal form"),
         # METADATA and WHEEL
         Rule("metadata-invalid", "CM", "METADATA is UTF-8 header lines, a blank line, then the description"),

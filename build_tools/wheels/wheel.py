@@ -212,6 +212,8 @@ class Wheel:
         self._check_folder(self.dist_info, ".dist-info", "dist-info")
         for folder in self.data:
             self._check_folder(folder, ".data", "data")
+        if len(self.data) > 1:
+            self._find("data-name", f"expected at most one top-level .data, found {', '.join(self.data)}")
         last = 0
         for position, member in enumerate(self.archive.members):
             if not self.in_dist_info(member):
@@ -219,6 +221,8 @@ class Wheel:
         first = next(i for i, member in enumerate(self.archive.members) if self.in_dist_info(member))
         if first < last:
             self._find("dist-info-order", f"{self.dist_info} does not stand last in the archive", self.dist_info)
+        elif self.archive.members[-1].name != self.member("RECORD"):
+            self._find("dist-info-order", "RECORD does not stand last of all", self.dist_info)
 
     def _check_folder(self, folder: str, ending: str, code: str) -> None:
         parsed = self._parse(lambda: parse_stem(folder.removesuffix(ending)), f"{code}-name", folder)
