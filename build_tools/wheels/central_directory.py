@@ -180,6 +180,8 @@ class CentralDirectory:
             self._find("zip-method", f"compression method {method} is not allowed, only stored and deflated", name)
         if method == fmt.STORED and size != compressed and not flags & fmt.ENCRYPTED:
             self._find("zip-header-mismatch", f"stored, yet {compressed} bytes hold {size}", name)
+        if needed & 0xFF > fmt.ZIP64_VERSION and method in (fmt.STORED, fmt.DEFLATED):
+            self._find("zip-version", f"it says that a reader must know zip {(needed & 0xFF) / 10}", name)
         needed = needed if needed in (10, 20) else 20
         head = self._read_at(offset, fmt.LOCAL.size + len(raw_name) + 20)
         local = None

@@ -206,6 +206,7 @@ ARCHIVE = [
         "zip-case-collision",
         files={**PACKAGE, "demo/\u00e9.py": "", "demo/E\u0301.py": ""},
     ),
+    _member("a zip version that no reader knows", "zip-version", "demo/a.py", Member("x", needed=64)),
     _wheel("data descriptors", "zip-not-clean", archive=Archive(every={"streamed": True})),
     _wheel("an archive comment", "zip-not-clean", archive=Archive(comment=b"x")),
     _member("a symlink", "zip-symlink", "demo/link", symlink("__init__.py")),

@@ -239,5 +239,5 @@ def test_two_data_folders_in_two_spellings_never_lose_a_file(tmp_path: Path) -> 
     wheel = make_wheel(tmp_path / "in", files=files)
     outcome = te_wheel("repack", wheel, "-o", tmp_path / "out", "--name", "other")
     assert (outcome.code, outcome.out) == (2, "")
-    assert ".data/scripts/run" in outcome.err
+    assert "Demo-1.0.data, demo-1.0.data" in outcome.err
     assert not list(tmp_path.glob("out/*"))

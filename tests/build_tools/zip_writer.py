@@ -39,6 +39,7 @@ class Member:
         descriptor: the data descriptor instead of the right one.
         offset: write no local record; the central header points there.
         gap: bytes behind the data that no header claims.
+        needed: the zip version that both headers say a reader must know, instead of the right one.
     """
 
     data: bytes | str = b""
@@ -62,6 +63,7 @@ class Member:
     descriptor: bytes | None = None
     offset: int | None = None
     gap: bytes = b""
+    needed: int | None = None
 
     @property
     def content(self) -> bytes:
@@ -212,6 +214,8 @@ def _size(member: Member) -> int:
 
 
 def _needed(member: Member) -> int:
+    if member.needed is not None:
+        return member.needed
     return {BZIP2: 46, LZMA: 63}.get(member.method, 45 if member.zip64 else 20)
 
 
