@@ -21,6 +21,11 @@ from build_tools.commands import COULD_NOT
 from build_tools.console import Console
 from build_tools.errors import ReleaseError, UsageError
 
+_REPEATED = {
+    "wheels", "files", "set", "add", "remove", "add_file", "remove_file", "imports", "requires", "only"
+}  # fmt: skip
+_SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
+
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
@@ -29,9 +34,9 @@ class _Parser(argparse.ArgumentParser):
 
 def entry_point() -> NoReturn:
     """The command ``te-wheel``."""
-    for name in ("SIGTERM", "SIGHUP"):
-        if hasattr(signal, name):
-            signal.signal(getattr(signal, name), _interrupt)
+    for number in _SIGNALS:
+        if signal.getsignal(number) is not signal.SIG_IGN:  # nohup
+            signal.signal(number, _interrupt)
     _prepare_streams()
     # One command and out: looking for cycles among a wheel's 70,000 members costs a tenth of the run.
     gc.disable()
@@ -59,6 +64,9 @@ def _encode(error: UnicodeError) -> tuple[str | bytes, int]:
 
 
 def _interrupt(number: int, frame: object) -> NoReturn:
+    # The first one is enough: another must not stop the cleaning up.
+    for each in _SIGNALS:
+        signal.signal(each, signal.SIG_IGN)
     raise KeyboardInterrupt
 
 
@@ -67,6 +75,7 @@ def main(argv: Sequence[str]) -> int:
     console = Console()
     try:
         arguments = _parser().parse_args(list(argv))
+        _check_values(arguments)
         console = Console(quiet=arguments.quiet)
         code: int = arguments.run(arguments, console)
         sys.stdout.flush()
@@ -91,6 +100,14 @@ def main(argv: Sequence[str]) -> int:
         traceback.print_exc()
         console.error(["this is a fault of te-wheel itself"], "please report it with the lines above")
     return COULD_NOT
+
+
+def _check_values(arguments: argparse.Namespace) -> None:
+    """Refuse ``--name=--``, which argparse before Python 3.12 takes for no value at all."""
+    for name, value in vars(arguments).items():
+        values = value if isinstance(value, list) and name in _REPEATED else [value]
+        if any(item == [] for item in values):
+            raise UsageError(f"argument --{name.replace('_', '-')}: expected a value, got '--'")
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -7,6 +7,7 @@ annotations, and summaries go to the job's page.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from collections.abc import Iterable, Sequence
@@ -23,13 +24,13 @@ class Console:
 
     def __init__(self, *, quiet: bool = False) -> None:
         self._quiet = quiet
-        self._colour = not os.environ.get("NO_COLOR") and sys.stderr.isatty()
+        self._colour = not os.environ.get("NO_COLOR") and sys.stderr is not None and sys.stderr.isatty()
         self._actions = os.environ.get("GITHUB_ACTIONS") == "true"
 
     def say(self, text: str) -> None:
         """What is being done, or was: for people."""
         if not self._quiet:
-            print("\n".join(map(printable, text.split("\n"))), file=sys.stderr)
+            _write("\n".join(map(printable, text.split("\n"))))
 
     def note(self, text: str) -> None:
         """Something that a person may want to know."""
@@ -54,7 +55,7 @@ class Console:
         if self._actions:
             pairs = [("file", file), ("title", title)]
             properties = ",".join(f"{key}={_escape(value, property=True)}" for key, value in pairs if value)
-            print(f"::{level}{' ' + properties if properties else ''}::{_escape(message)}", file=sys.stderr)
+            _write(f"::{level}{' ' + properties if properties else ''}::{_escape(message)}")
 
     def summary(self, title: str, header: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
         """A table on the page of a GitHub Actions job; nothing elsewhere."""
@@ -70,11 +71,19 @@ class Console:
 
     def _label(self, label: str, text: str) -> None:
         shown = f"\x1b[{_COLOURS[label]}m{label}:\x1b[0m" if self._colour else f"{label}:"
-        print(f"{shown} {printable(text)}", file=sys.stderr)
+        _write(f"{shown} {printable(text)}")
+
+
+def _write(text: str) -> None:
+    # Nobody hears it where stderr is closed or full; the exit code still tells.
+    with contextlib.suppress(OSError, ValueError):
+        print(text, file=sys.stderr)
 
 
 def printable(text: str) -> str:
     """``text`` in one line that is safe to print: what a hostile file is called must not steer a terminal."""
+    if text.lstrip().startswith("::"):
+        text = text.replace("::", ":\\:", 1)  # nor an Actions runner
     if text.isprintable():
         return text
     return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)

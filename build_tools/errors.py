@@ -77,11 +77,15 @@ class WheelError(ReleaseError, ValueError):
 
     Attributes:
         member: the archive member concerned, or ``None`` where it is the wheel as a whole.
+        reason: what is wrong with the member, without its name.
     """
 
-    def __init__(self, faults: str | Sequence[str], *, hint: str | None = None, member: str | None = None) -> None:
+    def __init__(
+        self, faults: str | Sequence[str], *, hint: str | None = None, member: str | None = None, reason: str = ""
+    ) -> None:
         super().__init__(faults, hint=hint)
         self.member = member
+        self.reason = reason or str(self)
 
 
 class TreeError(ReleaseError, ValueError):

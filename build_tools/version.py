@@ -14,6 +14,7 @@ from packaging.version import Version
 from build_tools.errors import FileError, VersionError
 
 _EXAMPLE = "2.21.0.dev0"
+_MAX_FILE = 64 << 10
 
 
 def parse_version(text: str) -> Version:
@@ -57,7 +58,15 @@ def read_version(path: str | os.PathLike[str]) -> Version:
     """
     where = os.fspath(path)
     try:
-        text = Path(path).read_bytes().decode("utf-8-sig")
+        if Path(path).exists() and not (Path(path).is_file() or Path(path).is_dir()):
+            raise FileError(f"the version file {where!r} is no regular file")
+        with Path(path).open("rb") as file:
+            data = file.read(_MAX_FILE + 1)
+        if len(data) > _MAX_FILE:
+            raise VersionError(f"{where}: holds more than {_MAX_FILE} bytes, expected one version such as {_EXAMPLE!r}")
+        text = data.decode("utf-8-sig")
+    except FileError:
+        raise
     except OSError as error:
         raise FileError.of("read the version file", path, error) from error
     except UnicodeDecodeError:

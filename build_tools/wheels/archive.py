@@ -156,7 +156,7 @@ class Archive:
         return b"".join(self.chunks(member))
 
     def _data_error(self, member: Member, why: str) -> WheelError:
-        return WheelError(f"{self.path.name}: {member.name}: {why}", member=member.name)
+        return WheelError(f"{self.path.name}: {member.name}: {why}", member=member.name, reason=why)
 
     # -- names --------------------------------------------------------------------------------
 
@@ -167,6 +167,8 @@ class Archive:
         self.findings += check_names(member.name for member in self.members)
         links: dict[str, str] = {}
         for member in self.members:
+            if member.is_dir and member.size:
+                self._find("zip-name-conflict", f"a folder, yet it holds {member.size} bytes", member.name)
             if member.is_symlink:
                 self._find("zip-symlink", "it is a symlink, which pip and uv unpack as a text file", member.name)
                 target = self._link_target(member)
@@ -180,7 +182,7 @@ class Archive:
         try:
             return self.read(member, MAX_SYMLINK).decode()
         except WheelError as error:
-            self._find("zip-data", f"the symlink cannot be read ({error})", member.name)
+            self._find("zip-data", f"the symlink cannot be read: {error.reason}", member.name)
         except UnicodeDecodeError:
             self._find("zip-symlink-escape", "the target of the symlink is not UTF-8", member.name)
         return None

@@ -81,17 +81,18 @@ class CentralDirectory:
         if start < 0 or central_offset > start:
             self._find("zip-truncated", f"the central directory should start at {central_offset}, the file is shorter")
             return
-        shift = start - central_offset
-        if shift and self._read_at(central_offset, 4) == fmt.CENTRAL_SIGNATURE:
-            self._find("zip-gap", f"{shift} unclaimed bytes between the central directory and the end record")
-            start, shift = central_offset, 0
-        self._read_members(self._read_whole(start, central_size), entries, start, shift)
+        # As every reader does it: the directory is the one that ends at the end record, and what its
+        # offsets fall short by stands before the archive.
+        self._read_members(self._read_whole(start, central_size), entries, start, start - central_offset)
 
     def _read_end(self) -> tuple[int, int, int, int] | None:
         """(entries, size and offset of the central directory, where it must end), or None."""
         base = max(0, self._size - fmt.END.size - fmt.LIMIT_16)
         tail = self._read_whole(base, self._size - base)
-        at = tail.rfind(fmt.END_SIGNATURE)
+        # An end record without a comment first: its own numbers may hold the bytes of a signature.
+        at = len(tail) - fmt.END.size
+        if not (tail.startswith(fmt.END_SIGNATURE, max(at, 0)) and tail.endswith(b"\0\0")):
+            at = tail.rfind(fmt.END_SIGNATURE)
         if at < 0 or len(tail) - at < fmt.END.size:
             head = self._read_at(0, 4)
             if at >= 0 or head in (fmt.LOCAL_SIGNATURE, fmt.END_SIGNATURE):
@@ -110,7 +111,7 @@ class CentralDirectory:
         elif comment:
             self._find("zip-not-clean", f"the archive has a comment of {comment} bytes")
         if at >= fmt.LOCATOR.size and tail.startswith(fmt.LOCATOR_SIGNATURE, at - fmt.LOCATOR.size):
-            end64 = self._read_end64(end - fmt.LOCATOR.size)
+            end64 = self._read_end64(end - fmt.LOCATOR.size, fmt.LOCATOR.unpack_from(tail, at - fmt.LOCATOR.size))
             if end64 is None:
                 return None
             for short, limit, long in zip(
@@ -124,14 +125,20 @@ class CentralDirectory:
             return None
         return entries, size, offset, end
 
-    def _read_end64(self, locator: int) -> tuple[int, int, int, int] | None:
-        # The record stands right before its locator; what the locator says must be that place,
-        # less whatever was put before the archive.
-        at = locator - fmt.END64.size
+    def _read_end64(self, position: int, locator: tuple[int, ...]) -> tuple[int, int, int, int] | None:
+        """As :meth:`_read_end`, from the record that stands right before its locator."""
+        _, locator_disk, offset, disks = locator
+        at = position - fmt.END64.size
         record = self._read_at(at, fmt.END64.size) if at >= 0 else b""
         if len(record) < fmt.END64.size or not record.startswith(fmt.END64_SIGNATURE):
-            self._find("zip-truncated", "the ZIP64 end record is not where its locator says")
+            self._find("zip-truncated", "the ZIP64 end record is not right before its locator")
             return None
+        if locator_disk or disks != 1 or offset != at:
+            self._find(
+                "zip-header-mismatch",
+                f"the ZIP64 locator says byte {offset}, disk {locator_disk} of {disks}; "
+                f"the record is at byte {at}, disk 0 of 1",
+            )
         _, length, _, _, disk, central_disk, here, entries, size, offset = fmt.END64.unpack(record)
         if disk or central_disk or here != entries or length != fmt.END64.size - 12:
             self._find("zip-not-a-zip", "the ZIP64 end record is of several parts or of an unknown version")
@@ -170,12 +177,16 @@ class CentralDirectory:
         comment, disk, internal, external, offset = fields[11:16]
         name = self._decode_name(raw_name, flags)
         plain = not (extra or comment)
+        wanted = sum(number == fmt.LIMIT_32 for number in (size, compressed, offset))
+        self._check_extra(extra, 8 * wanted, raw_name, name, "central")
         size, compressed, offset = self._zip64(name, extra, size, compressed, offset)
         offset += shift
         if disk not in (0, fmt.LIMIT_16):
             self._find("zip-header-mismatch", f"it starts on disk {disk}", name)
         if flags & fmt.ENCRYPTED:
             self._find("zip-encrypted", "the member is encrypted, which a wheel may not be", name)
+        if flags & ~fmt.KNOWN_FLAGS:
+            self._find("zip-method", f"flag bits {flags & ~fmt.KNOWN_FLAGS:#x} change what the data means", name)
         if method not in (fmt.STORED, fmt.DEFLATED):
             self._find("zip-method", f"compression method {method} is not allowed, only stored and deflated", name)
         if method == fmt.STORED and size != compressed and not flags & fmt.ENCRYPTED:
@@ -210,7 +221,7 @@ class CentralDirectory:
         )
         if local is None:
             return member, offset
-        end = data_offset + compressed if clean else self._compare(member, raw_name, local, head)
+        end = data_offset + compressed if clean else self._compare(member, raw_name, flags, local, head)
         if not plain and size < fmt.LIMIT_32 and compressed < fmt.LIMIT_32 and offset < fmt.LIMIT_32:
             self._find("zip-not-clean", "its central header has an extra field or a comment", name)
         elif end != member.end:
@@ -219,18 +230,27 @@ class CentralDirectory:
             self._find("zip-truncated", f"its data ends at byte {end}, the file at {self._size}", name)
         return member, end
 
-    def _compare(self, member: Member, raw_name: bytes, local: tuple[int, ...], head: bytes) -> int:
+    def _compare(self, member: Member, raw_name: bytes, central_flags: int, local: tuple[int, ...], head: bytes) -> int:
         """Hold the local header against the central one; return where the member ends."""
-        _, _, flags, method, _, crc, compressed, size, name_length, extra_length = local
+        _, needed, flags, method, _, crc, compressed, size, name_length, extra_length = local
         wrong = []
         if name_length != len(raw_name) or head[fmt.LOCAL.size : fmt.LOCAL.size + name_length] != raw_name:
             found = self._read_at(member.header_offset + fmt.LOCAL.size, name_length)
             wrong.append(f"name {found.decode(errors='replace')!r}")
         if method != member.method:
             wrong.append(f"method {method}, not {member.method}")
-        if size == fmt.LIMIT_32 or compressed == fmt.LIMIT_32:
-            at = member.header_offset + fmt.LOCAL.size + name_length
-            size, compressed, _ = self._zip64(member.name, self._read_at(at, extra_length), size, compressed, 0)
+        at = member.header_offset + fmt.LOCAL.size + name_length
+        extra = self._read_at(at, extra_length) if extra_length else b""
+        large = size == fmt.LIMIT_32 or compressed == fmt.LIMIT_32
+        self._check_extra(extra, 16 if large else 0, raw_name, member.name, "local")
+        # The UTF-8 flag says nothing of a name that is ASCII.
+        if (flags ^ central_flags) & (fmt.DATA_DESCRIPTOR | (0 if raw_name.isascii() else fmt.UTF8)):
+            message = f"the flags of its headers differ: local {flags:#x}, central {central_flags:#x}"
+            self._find("zip-flags", message, member.name)
+        if needed & 0xFF > fmt.ZIP64_VERSION:
+            self._find("zip-version", f"its local header needs zip {(needed & 0xFF) / 10}", member.name)
+        if large:
+            size, compressed, _ = self._zip64(member.name, extra, size, compressed, 0)
         elif extra_length:
             self._find("zip-not-clean", "its local header has an extra field", member.name)
         streamed = bool(flags & fmt.DATA_DESCRIPTOR)
@@ -266,6 +286,28 @@ class CentralDirectory:
                 if raw.startswith(expected):
                     return len(expected)
         return None
+
+    def _check_extra(self, extra: bytes, wanted: int, raw_name: bytes, name: str, where: str) -> None:
+        """Find what readers differ over in extra fields.
+
+        Args:
+            wanted: the bytes that a ZIP64 field must have; 0 where none may be.
+        """
+        position = seen = 0
+        while position < len(extra):
+            kind, length = struct.unpack_from("<HH", extra, position) if position + 4 <= len(extra) else (0, len(extra))
+            body = extra[position + 4 : position + 4 + length]
+            position += 4 + length
+            if position > len(extra):
+                self._find("zip-extra", f"its {where} header has an extra field that is cut", name)
+                return
+            if kind == fmt.ZIP64_EXTRA:
+                seen += 1
+                if seen > 1 or length != wanted:
+                    message = f"its {where} header has a ZIP64 field of {length} bytes, expected {wanted}, once at most"
+                    self._find("zip-extra", message, name)
+            elif kind == fmt.UNICODE_PATH_EXTRA and body[5:] != raw_name:
+                self._find("zip-name-encoding", f"its {where} header gives another name in a Unicode path field", name)
 
     def _zip64(self, name: str, extra: bytes, size: int, compressed: int, offset: int) -> tuple[int, int, int]:
         if size < fmt.LIMIT_32 and compressed < fmt.LIMIT_32 and offset < fmt.LIMIT_32:

@@ -5,11 +5,14 @@ from __future__ import annotations
 import hashlib
 import os
 
-from build_tools.errors import WheelError
+from build_tools.errors import EditError, WheelError
 from build_tools.wheels import zip_format as fmt
+from build_tools.wheels.core_metadata import check_values
 from build_tools.wheels.finding import Finding
 from build_tools.wheels.record import DIGEST_SIZES, digest_text
 from build_tools.wheels.wheel import Wheel
+
+_CHECKED = {"requires-dist", "requires-python", "provides-extra", "description-content-type"}
 
 
 def check_wheel(path: str | os.PathLike[str], *, hashes: bool = False) -> list[Finding]:
@@ -28,8 +31,23 @@ def check_wheel(path: str | os.PathLike[str], *, hashes: bool = False) -> list[F
     """
     with Wheel.open(path) as wheel:
         findings = list(wheel.findings)
+        findings += _check_values(wheel)
         if hashes:
             findings += _check_hashes(wheel)
+    return findings
+
+
+def _check_values(wheel: Wheel) -> list[Finding]:
+    """What packaging says of the values that installers and indexes read."""
+    findings: list[Finding] = []
+    if wheel.metadata is not None:
+        for field, values in wheel.metadata.by_name().items():
+            if field in _CHECKED:
+                try:
+                    check_values(field, [" ".join(value.split()) for value in values])
+                except EditError as error:
+                    where = wheel.member("METADATA")
+                    findings += [Finding("metadata-value", fault, where) for fault in error.faults]
     return findings
 
 
@@ -52,7 +70,7 @@ def _check_hashes(wheel: Wheel) -> list[Finding]:
                 if digest:
                     digest.update(data)
         except WheelError as error:
-            findings.append(Finding("zip-data", str(error), member.name))
+            findings.append(Finding("zip-data", error.reason, member.name))
             continue
         if row and digest:
             found = digest_text(algorithm, digest.digest())

@@ -12,7 +12,7 @@ from build_tools.errors import EditError, Faults, ReleaseError
 from build_tools.version import parse_local, parse_version
 from build_tools.wheels.core_metadata import check_field, check_values, is_repeatable
 from build_tools.wheels.headers import check_value, is_field_name
-from build_tools.wheels.member_names import is_unsafe
+from build_tools.wheels.member_names import is_odd, is_unsafe
 from build_tools.wheels.name import TAG_KINDS, check_build_tag, normalize_name, parse_tag_set
 
 
@@ -130,7 +130,7 @@ def split_file(text: str) -> tuple[Path, str]:
     source, equals, target = text.rpartition("=")
     if not equals or not source or not target:
         raise EditError(f"invalid file {text!r}: expected SRC=DEST, such as 'NOTICE.txt=demo/NOTICE.txt'")
-    if is_unsafe(target) or target.endswith("/"):
+    if is_unsafe(target) or is_odd(target) or target.endswith("/"):
         raise EditError(f"invalid destination {target!r}: expected a relative path inside the wheel, with '/'")
     _check_protected(target)
     return Path(source), target
@@ -139,6 +139,8 @@ def split_file(text: str) -> tuple[Path, str]:
 def pattern_regex(pattern: str) -> re.Pattern[str]:
     """The regular expression of a member pattern: ``*`` and ``?`` within a part, ``**`` across parts."""
     out = []
+    pattern = re.sub(r"\*{3,}", "**", pattern)
+    pattern = re.sub(r"(\*\*/)+", "**/", pattern)
     for piece in re.findall(r"\*\*/|\*\*|\*|\?|[^*?]+", pattern):
         out.append({"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}.get(piece) or re.escape(piece))
     return re.compile("".join(out) + r"/?\Z", re.DOTALL)

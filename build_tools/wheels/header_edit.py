@@ -9,8 +9,8 @@ from itertools import zip_longest
 
 from packaging.version import Version
 
-from build_tools.errors import EditError
-from build_tools.wheels.core_metadata import check_needed_version, is_repeatable
+from build_tools.errors import EditError, Faults
+from build_tools.wheels.core_metadata import check_field, check_needed_version, is_repeatable
 from build_tools.wheels.edit import WheelEdit, split_header
 from build_tools.wheels.headers import Headers
 from build_tools.wheels.name import WheelName
@@ -57,14 +57,20 @@ def edit_metadata(headers: Headers, old: WheelName, new: WheelName, edit: WheelE
     headers = headers.with_values("Version", [str(new.version)])
     headers = _follow_itself(headers, old, edit.name, new.version)
     for field in edit.remove:
+        check_field(field, present=bool(headers.get_all(field)) or field.lower().startswith("x-"))
         headers = headers.with_values(field, [])
     groups: dict[str, list[str]] = {}
     for field, value in map(split_header, edit.set):
         groups.setdefault(field.lower(), [field]).append(value)
     added = [split_header(text) for text in edit.add]
-    _check_admitted(headers, [(names[0], None) for names in groups.values()] + list(added))
+    faults = Faults()
+    faults.attempt(lambda: _check_admitted(headers, [(names[0], None) for names in groups.values()]))
+    replaced = headers
     for field, *values in groups.values():
-        headers = headers.with_values(field, values)
+        replaced = replaced.with_values(field, values)
+    faults.attempt(lambda: _check_admitted(replaced, added))
+    faults.raise_any(EditError)
+    headers = replaced
     for field, value in added:
         headers = headers.with_added(field, value)
     return headers
@@ -111,9 +117,13 @@ def edit_wheel(headers: Headers, new: WheelName) -> Headers:
 def header_changes(where: str, before: Headers, after: Headers) -> list[Change]:
     """What differs between two header blocks, field by field."""
     changes = []
-    for field in {field.name.lower(): field.name for field in (*before.fields, *after.fields)}.values():
-        old, new = before.get_all(field), after.get_all(field)
+    names = {field.name.lower(): field.name for field in (*after.fields, *before.fields)}
+    was, will = before.by_name(), after.by_name()
+    for lower in dict.fromkeys([*was, *will]):
+        old, new = was.get(lower, []), will.get(lower, [])
+        if old == new:
+            continue
         for kind, a, b, c, d in SequenceMatcher(a=old, b=new, autojunk=False).get_opcodes():
             if kind != "equal":
-                changes += [Change(where, field, *pair) for pair in zip_longest(old[a:b], new[c:d])]
+                changes += [Change(where, names[lower], *pair) for pair in zip_longest(old[a:b], new[c:d])]
     return changes

@@ -63,7 +63,8 @@ class Headers:
             data.decode()
         except UnicodeDecodeError as error:
             raise WheelError(f"{where} is not UTF-8: {error.reason} at byte {error.start}") from None
-        fields: list[Field] = []
+        # Lines are collected and joined once: a field may be folded over a million of them.
+        found: list[tuple[str, list[bytes]]] = []
         faults: list[str] = []
         position = number = 0
         while position < len(data):
@@ -78,14 +79,14 @@ class Headers:
                 # email.parser ends a line here, other readers do not: they would see other headers.
                 faults.append(f"{where} line {number} ends with a lone CR: {_shorten(line)!r}")
             elif name:
-                fields.append(Field(name[0][:-1].decode(), line))
-            elif line[:1] in (b" ", b"\t") and fields:
-                fields[-1] = replace(fields[-1], raw=fields[-1].raw + line)
+                found.append((name[0][:-1].decode(), [line]))
+            elif line[:1] in (b" ", b"\t") and found:
+                found[-1][1].append(line)
             else:
                 faults.append(f"{where} line {number} is no header: {_shorten(line)!r}")
         if faults:
             raise WheelError(faults)
-        return cls(tuple(fields), data[position:])
+        return cls(tuple(Field(name, b"".join(lines)) for name, lines in found), data[position:])
 
     def to_bytes(self) -> bytes:
         """The bytes: those that were read, where nothing was edited."""
@@ -94,6 +95,13 @@ class Headers:
     def get_all(self, name: str) -> list[str]:
         """The values of every header ``name`` (case does not count), in order."""
         return [field.value for field in self.fields if field.is_named(name)]
+
+    def by_name(self) -> dict[str, list[str]]:
+        """The values of every header, by its name in lower case, names in the order of their first header."""
+        values: dict[str, list[str]] = {}
+        for field in self.fields:
+            values.setdefault(field.name.lower(), []).append(field.value)
+        return values
 
     def get(self, name: str) -> str | None:
         """The value of the first header ``name``."""

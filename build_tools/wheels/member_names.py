@@ -9,7 +9,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from build_tools.wheels.finding import Finding
 
 _UNSAFE = re.compile(r"[\x00-\x1f\x7f-\x9f\\\u2028\u2029]|\A/|\A[A-Za-z]:|//|[ .](?:/|\Z)|\A\Z")
+_ABSOLUTE = re.compile(r"\A/|\A[A-Za-z]:|\\")
 _MAX_HOPS = 40
+_MAX_LINK_PARTS = 255
+MAX_NAME = 4096
+"""Bytes of a whole name; no file system takes longer ones."""
+MAX_PART = 255
+"""Bytes of one part of a name."""
+_INVISIBLE = {"Cf", "Co", "Cn"}
 
 
 def is_unsafe(name: str) -> bool:
@@ -18,7 +25,15 @@ def is_unsafe(name: str) -> bool:
     Absolute paths, drive letters, backslashes, control characters, parts that are empty, ``.`` or
     ``..``, and parts that end in a blank or a dot (which Windows drops).
     """
-    return _UNSAFE.search(name.removesuffix("/")) is not None
+    return len(name) > MAX_NAME or _UNSAFE.search(name.removesuffix("/")) is not None
+
+
+def is_odd(name: str) -> bool:
+    """Whether installers refuse a name: invisible, private or unassigned characters, a part over 255 bytes."""
+    if name.isascii():
+        return len(name) > MAX_PART and max(map(len, name.split("/"))) > MAX_PART
+    invisible = any(unicodedata.category(char) in _INVISIBLE for char in name)
+    return invisible or max(len(part.encode()) for part in name.split("/")) > MAX_PART
 
 
 def check_names(names: Iterable[str]) -> list[Finding]:
@@ -34,9 +49,12 @@ def check_names(names: Iterable[str]) -> list[Finding]:
     sound: set[str] = set()
     for member in names:
         name = member.removesuffix("/")
-        if _UNSAFE.search(name):
-            findings.append(Finding("zip-unsafe-name", f"unsafe member name {member!r}", member))
+        if is_unsafe(member):
+            shown = member if len(member) <= 200 else f"{member[:197]}..."
+            findings.append(Finding("zip-unsafe-name", f"unsafe member name {shown!r}", shown))
             continue
+        if is_odd(name):
+            findings.append(Finding("zip-odd-name", f"installers refuse the name {member!r}", member))
         if member is not name and name in files:
             findings.append(Finding("zip-name-conflict", "the name is a file and a folder", name))
         for folder in _parents(name):
@@ -55,7 +73,7 @@ def check_names(names: Iterable[str]) -> list[Finding]:
 
 
 def leaves_tree(name: str, links: Mapping[str, str]) -> bool:
-    """Whether following the symlink ``name`` ever steps out of the tree, or never ends.
+    """Whether following the symlink ``name`` ever steps out of the tree, or never ends, or has too many steps.
 
     Steps are taken as a file system takes them: ``..`` after a symlink leaves the folder that the
     symlink led to.
@@ -68,7 +86,7 @@ def leaves_tree(name: str, links: Mapping[str, str]) -> bool:
     here = name.split("/")[:-1]
     todo: list[str] = []
     for _ in range(_MAX_HOPS):
-        if not target or target.startswith("/") or "\\" in target or re.match("[A-Za-z]:", target):
+        if target is None or target.count("/") > _MAX_LINK_PARTS or _ABSOLUTE.search(target):
             return True
         todo.extend(reversed(target.split("/")))
         target = None

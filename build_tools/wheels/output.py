@@ -51,6 +51,9 @@ class OutputFile:
             self._made = _make_folders(folder)
             remove_leftovers(folder)
             self._create(folder)
+        except FileError:
+            self._discard()
+            raise
         except OSError as error:
             self._discard()
             raise FileError.of("write", self.path, error) from error
@@ -96,6 +99,8 @@ class OutputFile:
             OutputExistsError: another file has the name.
         """
         assert self._temporary is not None
+        if self.path.exists() and not self.path.is_file():
+            raise FileError(f"{str(self.path)!r} is there and is no file, so the output cannot have its name")
         while True:
             if _same_bytes(self.fd, self.path):
                 if fsync:
@@ -176,6 +181,9 @@ class OutputFolder:
             _make_folders(folder)
             remove_leftovers(folder)
             self._create(folder)
+        except FileError:
+            self._discard()
+            raise
         except OSError as error:
             self._discard()
             raise FileError.of("write", self.path, error) from error
@@ -235,7 +243,13 @@ def _temporary(folder: Path, name: str) -> Path:
 
 
 def _make_folders(folder: Path) -> list[Path]:
-    """Make ``folder`` and those above it that are missing; the ones that were made, the deepest first."""
+    """Make ``folder`` and those above it that are missing; the ones that were made, the deepest first.
+
+    Raises:
+        FileError: something else has its name.
+    """
+    if folder.exists() and not folder.is_dir():
+        raise FileError(f"{str(folder)!r} is no folder, expected the output folder")
     missing = []
     above = folder
     while not above.exists():

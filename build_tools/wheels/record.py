@@ -85,6 +85,7 @@ class Record:
         seen: set[str] = set()
         for number, line in enumerate(lines, 1):
             if not line:
+                findings.append(Finding("record-blank-line", f"row {number} is blank", member))
                 continue
             try:
                 (cells,) = csv.reader([line], strict=True)
@@ -98,7 +99,8 @@ class Record:
                 continue
             path, digest, size = cells
             if _UNSAFE.search(path.removesuffix("/")):
-                findings.append(Finding("record-path", f"row {number} leads outside the wheel: {path!r}", member))
+                message = f"row {number} is no relative path with '/' that stays inside: {path!r}"
+                findings.append(Finding("record-path", message, member))
                 continue
             if size and not _SIZE.match(size):
                 findings.append(Finding("record-size", f"the size in row {number} is no number: {size[:30]!r}", path))

@@ -28,7 +28,7 @@ from build_tools.wheels.name import WheelName, parse_tag_set
 from build_tools.wheels.output import OutputFile
 from build_tools.wheels.record import Record, Row, digest_text
 from build_tools.wheels.times import epoch_dos_time
-from build_tools.wheels.wheel import SIGNATURES, SoundWheel, Wheel
+from build_tools.wheels.wheel import DATA_SCHEMES, SIGNATURES, SoundWheel, Wheel, is_data_path
 from build_tools.wheels.zip_format import Entry
 
 
@@ -214,7 +214,7 @@ class Rewrite:
 
     def _rename(self, member: str) -> str:
         top, slash, rest = member.partition("/")
-        return self._folders.get(top, top) + slash + rest if slash else member
+        return self._folders.get(top, top) + slash + rest
 
     def _removed(self) -> dict[str, str]:
         """The members that go, each with the reason."""
@@ -275,11 +275,17 @@ class Rewrite:
         return added
 
     def _check_added(self, added: dict[str, _Added], names: list[str]) -> None:
-        faults = [str(finding) for finding in check_names(names) if finding.member in added]
+        # Any new trouble counts, also where it is a member of the wheel that gets in the way of the file.
+        before = set(check_names(name for name in names if name not in added))
+        faults = [str(finding) for finding in check_names(names) if finding not in before]
         for name in added:
-            top, slash, _ = name.partition("/")
-            if slash and top.endswith((".dist-info", ".data")) and top not in (self.name.dist_info, self.name.data):
+            top, _, rest = name.partition("/")
+            if top.endswith((".dist-info", ".data")) and top not in (self.name.dist_info, self.name.data):
                 faults.append(f"{name}: {top} is not this wheel's folder, expected {self.name.stem}{Path(top).suffix}")
+            elif top == self.name.dist_info and not rest:
+                faults.append(f"{name}: a file, and {top} is a folder")
+            elif top == self.name.data and not is_data_path(rest):
+                faults.append(f"{name}: expected {top}/SCHEME/..., with a scheme of {', '.join(DATA_SCHEMES)}")
         if faults:
             raise EditError(faults)
 

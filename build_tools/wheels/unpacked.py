@@ -78,7 +78,8 @@ def _write_tree(wheel: Wheel, root: Path) -> None:
             continue
         algorithm = rows.get(member.name, "").partition("=")[0]
         digest = hashlib.new(algorithm) if algorithm in DIGEST_SIZES else None
-        if member.is_symlink:
+        # A link to nothing cannot be made; what installers make of it is an empty file.
+        if member.is_symlink and member.size:
             data = archive.read(member, member.size)
             links.append((member.name, data.decode()))
             if digest:
@@ -195,6 +196,7 @@ class _Tree:
         missing = [file for file in ("METADATA", "WHEEL") if f"{infos[0]}/{file}" not in self._nodes]
         if missing:
             raise TreeError([f"{root}: {infos[0]} holds no {file}" for file in missing])
+        self._own = {f"{infos[0]}/{file}": file for file in ("METADATA", "WHEEL")}
         metadata, wheel = self._headers("METADATA"), self._headers("WHEEL")
         self.name = self._read_name(metadata, wheel, build)
         self._folders = {infos[0]: self.name.dist_info, **dict.fromkeys(datas, self.name.data)}
@@ -308,11 +310,9 @@ class _Tree:
 
     def _blocks(self, name: str) -> Iterator[bytes]:
         node = self._nodes[name]
-        content = (
-            self._contents.get(name.removeprefix(f"{self._dist_info}/")) if name.startswith(self._dist_info) else None
-        )
+        content = self._contents.get(self._own.get(name, ""))
         if content is not None:
-            return iter([content])
+            return iter([content])  # a file, also where the tree has a link in its place
         if node.target is not None:
             return iter([node.target.encode()])
         return self._file_blocks(node)
@@ -325,7 +325,7 @@ class _Tree:
 
     def _entry(self, name: str) -> Entry:
         node = self._nodes[name]
-        if node.target is not None:
+        if node.target is not None and name not in self._own:
             mode = stat.S_IFLNK | 0o777
         else:
             mode = stat.S_IFREG | (0o755 if node.info.st_mode & 0o111 else 0o644)

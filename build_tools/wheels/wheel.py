@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
@@ -35,12 +36,19 @@ MAX_RECORD = 128 << 20
 SIGNATURES = ("RECORD.jws", "RECORD.p7s")
 KNOWN_WHEEL = (1, 0)
 
+DATA_SCHEMES = ("purelib", "platlib", "headers", "scripts", "data")
 _DISAGREEMENTS = {
     "filename", "dist-info-name", "data-name", "metadata-name", "metadata-version-field", "wheel-tags", "wheel-build"
 }  # fmt: skip
 _REQUIRED = {"metadata-version", "name", "version"}
 
 T = TypeVar("T")
+
+
+def is_data_path(rest: str) -> bool:
+    """Whether a path below ``.data`` is one that installers know where to put."""
+    scheme, slash, file = rest.partition("/")
+    return scheme in DATA_SCHEMES and bool(slash and file)
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,6 +179,8 @@ class Wheel:
             hint = None
             if all(finding.code in _DISAGREEMENTS for finding in blocking):
                 hint = "`te-wheel unpack` and `te-wheel pack` make a wheel that agrees with its METADATA and WHEEL"
+                if any(finding.code == "wheel-build" for finding in blocking) and self.name and self.name.build:
+                    hint += f"; `pack --build {self.name.build}` keeps the build tag of the file name"
             raise WheelError([f"{self.path.name}: {finding}" for finding in blocking], hint=hint)
 
     def member(self, file: str) -> str:
@@ -200,7 +210,8 @@ class Wheel:
             self._find("filename-spelling", f"{found!r} is {how}, expected {self.name.filename!r}")
 
     def _find_folders(self) -> None:
-        tops = dict.fromkeys(name.split("/", 1)[0] for name in self.archive.by_name if "/" in name)
+        # pip looks at the first part of every member, so a file at the top counts as well.
+        tops = dict.fromkeys(name.split("/", 1)[0] for name in self.archive.by_name)
         infos = [top for top in tops if top.endswith(".dist-info")]
         # pip takes every top-level folder that ends so for the wheel's own, whatever its name.
         self.data = tuple(top for top in tops if top.endswith(".data"))
@@ -212,6 +223,11 @@ class Wheel:
         self._check_folder(self.dist_info, ".dist-info", "dist-info")
         for folder in self.data:
             self._check_folder(folder, ".data", "data")
+        for member in self.archive.members:
+            top, _, rest = member.name.partition("/")
+            if top.endswith(".data") and not member.is_dir and not is_data_path(rest):
+                schemes = ", ".join(DATA_SCHEMES)
+                self._find("data-scheme", f"expected {top}/SCHEME/..., with a scheme of {schemes}", member.name)
         if len(self.data) > 1:
             self._find("data-name", f"expected at most one top-level .data, found {', '.join(self.data)}")
         last = 0
@@ -242,10 +258,13 @@ class Wheel:
             return None
         if any(finding.member == member.name and finding.code == "zip-encrypted" for finding in self.findings):
             return None
+        if member.is_symlink:
+            self._find("dist-info-file", f"{file} is a symlink, expected a file", member.name)
+            return None
         try:
             return self.archive.read(member, limit)
         except WheelError as error:
-            self._find("zip-data", str(error), member.name)
+            self._find("zip-data", error.reason, member.name)
             return None
 
     # -- what the headers say -----------------------------------------------------------------
@@ -289,10 +308,12 @@ class Wheel:
                 self._find(
                     "metadata-version-spelling", f"Version {text!r} is not in normal form {str(parsed)!r}", where
                 )
-        for field in {field.name.lower(): field.name for field in self.metadata.fields}.values():
-            count = len(self.metadata.get_all(field))
-            if count > 1 and not is_repeatable(field) and field.lower() not in _REQUIRED:
-                self._find("metadata-field-repeated", f"{field} stands {count} times, at most once is allowed", where)
+        names = {field.name.lower(): field.name for field in self.metadata.fields}
+        for field, count in Counter(field.name.lower() for field in self.metadata.fields).items():
+            if count > 1 and not is_repeatable(field) and field not in _REQUIRED:
+                self._find(
+                    "metadata-field-repeated", f"{names[field]} stands {count} times, at most once is allowed", where
+                )
 
     def _check_wheel(self) -> None:
         if self.wheel is None:

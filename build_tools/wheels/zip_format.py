@@ -16,9 +16,12 @@ ENCRYPTED = 0x0001 | 0x0040 | 0x2000
 """Flag bits: encrypted, strong encryption, masked headers."""
 DATA_DESCRIPTOR = 0x0008
 UTF8 = 0x0800
+KNOWN_FLAGS = ENCRYPTED | DATA_DESCRIPTOR | UTF8 | 0x0006
+"""Bits 1 and 2 tell how hard deflate tried; any other would change what the data means."""
 
 LIMIT_16, LIMIT_32 = 0xFFFF, 0xFFFFFFFF
 ZIP64_EXTRA = 0x0001
+UNICODE_PATH_EXTRA = 0x7075
 ZIP64_VERSION = 45
 
 LOCAL_SIGNATURE = b"PK\x03\x04"

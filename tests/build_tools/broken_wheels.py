@@ -111,6 +111,14 @@ def _overlap_by_one(folder: Path) -> Path:
     return make_wheel(folder, files=[("demo/a.py", a), ("demo/b.py", replace(b, offset=start))])
 
 
+def _two_archives(folder: Path) -> Path:
+    """The directory of another archive stands just where the end record of this one says."""
+    first = make_wheel(folder / "other", files={"demo/__init__.py": "VALUE = 2\n"}).read_bytes()
+    wheel = make_wheel(folder)
+    wheel.write_bytes(first[:-22] + wheel.read_bytes())
+    return wheel
+
+
 def _overlap_central(folder: Path) -> Path:
     """The last member claims the first bytes of the central directory for its own."""
     wheel = make_wheel(folder)
@@ -184,8 +192,8 @@ ARCHIVE = [
     ),
     _member("a file below a file", "zip-name-conflict", "demo/__init__.py/x"),
     *(
-        _member(f"a symlink to {target}", "zip-symlink-escape", "demo/link", symlink(target))
-        for target in ("../../etc/passwd", "/etc/passwd", "../..", "", "link", "C:\\x")
+        _member(f"a symlink to {target[:20]}", "zip-symlink-escape", "demo/link", symlink(target))
+        for target in ("../../etc/passwd", "/etc/passwd", "../..", "link", "C:\\x", "a/" * 300 + "x")
     ),
     _wheel(
         "two symlinks that leave together",
@@ -206,6 +214,21 @@ ARCHIVE = [
         "zip-case-collision",
         files={**PACKAGE, "demo/\u00e9.py": "", "demo/E\u0301.py": ""},
     ),
+    _member("patched data", "zip-method", "0x20", Member("x", flags=0x20)),
+    _member("an UTF-8 flag in one header alone", "zip-flags", "demo/\u00e9.py", Member("x", local_flags=0x800)),
+    _member("a ZIP64 field that no number needs", "zip-extra", "demo/a.py", Member("x", extra=b"\1\0\10\0" + bytes(8))),
+    _member("an extra field that is cut", "zip-extra", "demo/a.py", Member("x", extra=b"UT\x09\0\1")),
+    _member(
+        "another name in a Unicode path field",
+        "zip-name-encoding",
+        "demo/a.py",
+        Member("x", extra=b"up\x0e\0\1" + bytes(4) + b"demo/b.py"),
+    ),
+    _wheel("an invisible character in a name", "zip-odd-name", "200b", files={**PACKAGE, "demo/a\u200b.py": ""}),
+    _member("a part of 256 bytes in a name", "zip-odd-name", f"demo/{'x' * 253}.py"),
+    _wheel("a name of 5,000 bytes", "zip-unsafe-name", "demo/x/x", files={**PACKAGE, "demo/" + "x/" * 2500 + "x": ""}),
+    _member("a folder that holds data", "zip-name-conflict", "demo/d/", Member("x", kind=0o040000, method=STORED)),
+    Broken("a second archive before the first", "zip-prefix", _two_archives, ("bytes stand before",)),
     _member("a zip version that no reader knows", "zip-version", "demo/a.py", Member("x", needed=64)),
     _wheel("data descriptors", "zip-not-clean", archive=Archive(every={"streamed": True})),
     _wheel("an archive comment", "zip-not-clean", archive=Archive(comment=b"x")),
@@ -253,6 +276,15 @@ HEADERS = [
     _metadata("another Version", "metadata-version-field", "Version: 1.0", "Version: 1.1", "1.1", "1.0"),
     _metadata("an invalid Version", "metadata-version-field", "Version: 1.0", "Version: 1.0_1", "1.0_1"),
     _metadata("a raw Version", "metadata-version-spelling", "Version: 1.0", "Version: v1.0", "v1.0"),
+    _metadata(
+        "a requirement cut short", "metadata-value", "Summary:", "Requires-Dist: foo (>=1.0\nSummary:", "foo (>=1.0"
+    ),
+    _metadata("a bad Requires-Python", "metadata-value", "Summary:", "Requires-Python: >>3\nSummary:", ">>3"),
+    _member("an unknown scheme", "data-scheme", "demo-1.0.data/bogus/x"),
+    _member("a file right below .data", "data-scheme", "demo-1.0.data/top"),
+    _member("a file called .data", "data-scheme", "demo-1.0.data"),
+    _member("a file called .dist-info", "dist-info-count", "x.dist-info"),
+    _wheel("METADATA as a symlink", "dist-info-file", "symlink", metadata=symlink("../demo/__init__.py")),
     _metadata("two Summaries", "metadata-field-repeated", "Summary:", "Summary: x\nSummary:", "Summary"),
     _wheel("WHEEL not UTF-8", "wheel-invalid", "UTF-8", wheel=b"Wheel-Version: 1.0\nGenerator: \xe9\n"),
     _wheel_file("no Wheel-Version", "wheel-invalid", "Wheel-Version: 1.0\n", "", "missing"),
@@ -274,6 +306,7 @@ _OTHER = digest(b"other")
 
 RECORDS = [
     _wheel("RECORD not UTF-8", "record-invalid", "UTF-8", record=b"\xe9,,\n"),
+    _wheel("a blank line", "record-blank-line", "row 2", record=lambda rows: [rows[0], [], *rows[1:]]),
     _row("a row of 2 fields", "record-invalid", lambda row: row[:2], "demo/__init__.py"),
     _row("a row of 5 fields", "record-invalid", lambda row: [*row, "", ""], "demo/__init__.py"),
     _wheel("an absolute path", "record-path", "/etc/x", record=lambda rows: [["/etc/x", _OTHER, "5"], *rows]),

@@ -29,7 +29,7 @@ MEMBERS = st.builds(
     method=st.sampled_from([STORED, DEFLATED]),
     date=DATES,
 )
-LINES = ["Author: Jürgen", "Requires-Dist: numpy>=1; extra == 'a'", "Requires-Dist: {name}[b]; extra == 'a'", "X-Y: z"]
+LINES = ["Author: Jürgen", "Requires-Dist: numpy>=1; extra == 'a'", "Requires-Dist: other[b]; extra == 'a'", "X-Y: z"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,9 @@ BLOCKING = [broken for broken in BROKEN if RULES[broken.code].blocks and not bro
 KEPT = {
     "zip-case-collision",
     "zip-symlink",
+    "zip-odd-name",
+    "data-scheme",
+    "metadata-value",
     "metadata-version-new",
     "metadata-field-repeated",
     "wheel-root",

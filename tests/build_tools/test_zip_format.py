@@ -51,3 +51,25 @@ def test_a_size_needs_zip64_in_both_headers(size: int) -> None:
     header = fmt.central_header(entry("a", size), 0)
     (read,) = zipfile.ZipFile(io.BytesIO(header + fmt.END.pack(b"PK\5\6", 0, 0, 1, 1, len(header), 0, 0))).infolist()
     assert (read.file_size, read.compress_size) == (size, size)
+
+
+@pytest.mark.parametrize(("disk", "shift", "disks"), [(1, 0, 1), (0, -1, 1), (0, 5, 1), (0, 0, 0), (0, 0, 9)])
+def test_a_locator_that_names_another_place_is_found(disk: int, shift: int, disks: int) -> None:
+    end = bytearray(fmt.end_records(fmt.LIMIT_16, 0, 0))
+    at = end.index(fmt.LOCATOR_SIGNATURE)
+    end[at : at + fmt.LOCATOR.size] = fmt.LOCATOR.pack(fmt.LOCATOR_SIGNATURE, disk, abs(shift), disks)
+    raw = bytes(end)
+    directory = CentralDirectory(lambda offset, length: raw[offset : offset + length], len(raw))
+    assert "zip-header-mismatch" in {finding.code for finding in directory.findings}
+
+
+def test_an_end_record_whose_numbers_look_like_its_signature_is_found_all_the_same() -> None:
+    end = fmt.END.pack(fmt.END_SIGNATURE, 0, 0, 0, 0, 0, int.from_bytes(fmt.END_SIGNATURE, "little"), 0)
+    size = int.from_bytes(fmt.END_SIGNATURE, "little") + len(end)
+
+    def read_at(offset: int, length: int) -> bytes:
+        whole = bytes(max(0, min(size, offset + length) - offset))
+        start = size - len(end)
+        return whole[: max(0, start - offset)] + end[max(0, offset - start) : max(0, offset + length - start)]
+
+    assert [finding.code for finding in CentralDirectory(read_at, size).findings] == ["zip-prefix"]

@@ -39,6 +39,7 @@ class Member:
         descriptor: the data descriptor instead of the right one.
         offset: write no local record; the central header points there.
         gap: bytes behind the data that no header claims.
+        flags: further flag bits of both headers; local_flags: bits that the local header has otherwise.
         needed: the zip version that both headers say a reader must know, instead of the right one.
     """
 
@@ -64,6 +65,8 @@ class Member:
     offset: int | None = None
     gap: bytes = b""
     needed: int | None = None
+    flags: int = 0
+    local_flags: int = 0
 
     @property
     def content(self) -> bytes:
@@ -128,6 +131,7 @@ def local_record(name: str, member: Member) -> bytes:
     crc, size = _crc(member), _size(member)
     flags, raw_name = _flags_and_name(member.local_name or name, member)
     flags |= _ENCRYPTED if member.local_encrypted else 0
+    flags ^= member.local_flags
     shown = (0, 0, 0) if member.streamed else (crc, len(packed), size)
     if member.local_size is not None:
         shown = (shown[0], shown[1], member.local_size)
@@ -187,6 +191,7 @@ def _central_record(name: str, member: Member, offset: int) -> bytes:
 def _flags_and_name(name: str, member: Member) -> tuple[int, bytes]:
     utf8 = not name.isascii() if member.utf8 is None else member.utf8
     flags = (_ENCRYPTED if member.encrypted else 0) | (_STREAMED if member.streamed else 0) | (_UTF8 if utf8 else 0)
+    flags |= member.flags
     return flags, name.encode("utf-8" if utf8 or name.isascii() else member.encoding)
 
 
