@@ -1,6 +1,22 @@
-"""``python -m build_tools``: the command te-wheel, straight from a checkout."""
+"""``python -m build_tools``: the command te-wheel, straight from a checkout.
 
-from build_tools.cli import entry_point
+This file and ``__init__.py`` beside it parse on any Python, so that an old one says what is missing.
+"""
+
+import sys
 
 if __name__ == "__main__":
+    missing = ""
+    if sys.version_info < (3, 11):  # noqa: UP036
+        missing = "Python 3.11 or newer is needed, this is " + sys.version.split()[0]
+    else:
+        try:
+            import packaging.version  # noqa: F401
+        except ImportError:
+            missing = "the package 'packaging' is not installed: " + sys.executable + " -m pip install packaging"
+    if missing:
+        sys.stderr.write("error: " + missing + "\n")
+        sys.exit(2)
+    from build_tools.cli import entry_point
+
     entry_point()

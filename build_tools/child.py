@@ -1,4 +1,4 @@
-"""A child process: its output kept, its whole family ended when this run is interrupted."""
+"""A child process: its output kept, and nothing of its family left when it ends or this run is interrupted."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import contextlib
 import os
 import signal
 import subprocess
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,8 @@ from build_tools.errors import ToolError
 
 _GRACE = 5.0
 """Seconds that an interrupted child has to clean up before it is killed."""
+_UMASK = 0o022
+"""What children make has the same modes whoever runs them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +35,8 @@ def run_child(
     report: Callable[[str], None] | None = None,
 ) -> Finished:
     """Run ``command`` in ``folder`` without input, and wait for it.
+
+    What it started and left running is killed when it ends; files that it makes have modes of 0644 and 0755.
 
     Args:
         command: the program and its arguments.
@@ -53,11 +58,14 @@ def run_child(
             encoding="utf-8",
             errors="replace",
             start_new_session=True,
+            umask=_UMASK,
         )
     except OSError as error:
         raise ToolError(f"cannot run {os.fspath(command[0])!r}: {error.strerror or error}") from error
     lines: list[str] = []
     assert child.stdout is not None
+    # Something that it leaves behind may hold its output open for ever.
+    threading.Thread(target=_kill_rest, args=(child,), daemon=True).start()
     try:
         for line in child.stdout:
             lines.append(line.rstrip())
@@ -75,6 +83,16 @@ def run_child(
 def environment(scratch: Path, **extra: str) -> dict[str, str]:
     """The environment of a child: this one's, but with its temporary files in ``scratch``."""
     return {**os.environ, **dict.fromkeys(("TMPDIR", "TEMP", "TMP"), str(scratch)), **extra}
+
+
+def _kill_rest(child: subprocess.Popen[str]) -> None:
+    """Wait until the child itself has ended, then kill what is left of its group."""
+    if not (hasattr(os, "waitid") and hasattr(os, "killpg")):
+        return
+    # It is not reaped before its group was signalled: no other process can have its number until then.
+    with contextlib.suppress(ChildProcessError):
+        os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+        _signal(child, signal.SIGKILL)
 
 
 def _end(child: subprocess.Popen[str]) -> None:

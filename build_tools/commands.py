@@ -48,6 +48,7 @@ def build(arguments: argparse.Namespace, console: Console) -> int:
     """Build, and print both paths."""
     from build_tools.project import build_project
 
+    _require_value("-o", arguments.out_dir)
     built = build_project(
         arguments.src, arguments.out_dir, local=arguments.local, verbose=arguments.verbose, report=console.say
     )
@@ -253,28 +254,30 @@ def check(arguments: argparse.Namespace, console: Console) -> int:
 
 def smoke(arguments: argparse.Namespace, console: Console) -> int:
     """Try a wheel; 1 where it fails, 2 where what was asked for could not be tried."""
-    from build_tools.smoke import Outcome, smoke_wheel
+    from build_tools.smoke import smoke_wheel
+    from build_tools.smoke_plan import SmokePlan
+    from build_tools.smoke_result import Outcome
 
+    asked = SmokePlan(tuple(arguments.requires), tuple(arguments.imports), arguments.code)
+    if asked.faults:
+        raise UsageError([f"--{fault}" for fault in asked.faults], hint="see `te-wheel smoke --help`")
     result = smoke_wheel(
-        arguments.wheel,
-        imports=arguments.imports,
-        run=arguments.code,
-        requires=arguments.requires,
-        report=console.say,
+        arguments.wheel, imports=asked.imports, run=asked.run, requires=asked.requires, report=console.say
     )
     for part, status in result.parts:
-        print(f"{part}: {status}")
+        print(printable(f"{part}: {status}"))
     if result.failed:
         return FINDINGS
-    asked = arguments.imports or arguments.code or arguments.requires
-    return COULD_NOT if asked and result.imported.outcome == Outcome.SKIPPED else DONE
+    return COULD_NOT if asked != SmokePlan() and result.imported.outcome is Outcome.SKIPPED else DONE
 
 
 def release(arguments: argparse.Namespace, console: Console) -> int:
     """Make the release and print its table."""
-    from build_tools.release import format_table
     from build_tools.release import release as make_release
+    from build_tools.release_record import format_table
 
+    _require_value("-o", arguments.out_dir)
+    _require_value("--wheel", arguments.wheel)
     done = make_release(
         arguments.project,
         arguments.out_dir,
@@ -289,14 +292,24 @@ def release(arguments: argparse.Namespace, console: Console) -> int:
         _print_json(done.facts)
     else:
         print(format_table(done))
-    console.error(done.faults)
+    for warning in (*done.warnings, *done.skipped):
+        console.warning(warning)
+    console.error(done.faults, done.hint)
     rows = [
-        [artifact.file.path.name, *(str(status) for _, status in artifact.smoke.parts)] for artifact in done.artifacts
+        [artifact.file.path.name, artifact.check, *(str(status) for _, status in artifact.smoke.parts)]
+        for artifact in done.artifacts
     ]
-    console.summary(f"Release of {done.name} {done.version}", ("wheel", "install", "import", "version"), rows)
+    rows += [[f"variant {failure.variant}: not written", "failed", "-", "-", "-"] for failure in done.failures]
+    console.summary(f"Release of {done.name} {done.version}", ("wheel", "check", "install", "import", "version"), rows)
     if done.failures:
         return COULD_NOT
     return FINDINGS if done.failed else DONE
+
+
+def _require_value(option: str, value: str | None) -> None:
+    """Refuse ``""``, which the file system would read as this folder."""
+    if value == "":
+        raise UsageError(f"{option} is empty, expected a path")
 
 
 def _print_json(value: object) -> None:

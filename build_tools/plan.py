@@ -26,21 +26,20 @@ what the options of those names mean. Its id names it in ``--only``, in tables a
 
 from __future__ import annotations
 
-import ast
 import difflib
 import os
 import re
 import tomllib
-import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from packaging.requirements import InvalidRequirement, Requirement
+from packaging.version import Version
 
 from build_tools.errors import FileError, PlanError, ReleaseError
-from build_tools.version import parse_local, parse_version
+from build_tools.smoke_plan import SmokePlan
+from build_tools.version import parse_local, parse_version, with_local
 from build_tools.wheels.edit import WheelEdit
 from build_tools.wheels.name import normal_form, normalize_name, parse_tag_set
 
@@ -50,24 +49,12 @@ MINIMAL = '[tool.te-wheel.variants.cpu]\nlocal = "cpu"'
 """The smallest plan: one variant."""
 _EXAMPLE = " and below it ".join(MINIMAL.splitlines())
 
+OWN_NAME_HINT = "give it a name, version, local label, build or tag of its own"
+"""What helps a variant that would overwrite another file of the release."""
+
 _STRINGS = ("name", "version", "local", "build", "python-tag", "abi-tag", "platform-tag")
 _LISTS = ("set", "add", "remove", "add-file", "remove-file")
 _ID = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?\Z", re.ASCII)
-
-
-@dataclass(frozen=True, slots=True)
-class SmokePlan:
-    """How each wheel is tried.
-
-    Attributes:
-        requires: requirements that are installed once, below every wheel.
-        imports: modules to import; none means those that the wheel holds at its top.
-        run: Python that is run after the imports, or ``None``.
-    """
-
-    requires: tuple[str, ...] = ()
-    imports: tuple[str, ...] = ()
-    run: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,11 +73,13 @@ class Plan:
         version_file: the file that holds the version, or ``None`` where the project has none.
         smoke: how each wheel is tried.
         variants: the wheels to make, in the order of the file; at least one.
+        name: what ``[project]`` calls the project, or ``None`` where it does not say.
     """
 
     version_file: Path | None
     smoke: SmokePlan
     variants: tuple[Variant, ...]
+    name: str | None = None
 
 
 def read_plan(project: str | os.PathLike[str]) -> Plan:
@@ -101,9 +90,10 @@ def read_plan(project: str | os.PathLike[str]) -> Plan:
 
     Raises:
         PlanError: there is no plan, or it is invalid: every fault is named.
-        FileError: pyproject.toml cannot be read.
+        FileError: there is no such folder, or pyproject.toml cannot be read.
     """
     folder = Path(project)
+    check_project_folder(folder)
     document = _read_toml(folder)
     table = _own_table(document)
     if table is None:
@@ -120,7 +110,7 @@ def read_plan(project: str | os.PathLike[str]) -> Plan:
     variants = reader.variants(table, _project_name(document))
     if reader.faults:
         raise PlanError([f"pyproject.toml: {fault}" for fault in reader.faults])
-    return Plan(version_file, smoke, variants)
+    return Plan(version_file, smoke, variants, _project_name(document))
 
 
 def find_version_file(project: str | os.PathLike[str]) -> Path | None:
@@ -141,6 +131,50 @@ def find_version_file(project: str | os.PathLike[str]) -> Path | None:
     return found
 
 
+def check_project_folder(folder: Path) -> None:
+    """Refuse what is no folder.
+
+    Raises:
+        FileError: it is not there, or something else.
+    """
+    if not folder.exists():
+        raise FileError(f"{str(folder)!r} is not there, expected the folder of a project")
+    if not folder.is_dir():
+        raise FileError(f"{str(folder)!r} is no folder, expected the folder of a project")
+
+
+def require_distinct_from_source(variants: Iterable[Variant], name: str | None, version: Version | None) -> None:
+    """Refuse variants that would bear the file name of the wheel that they are made from.
+
+    Only what the plan alone shows is found: tags and build are taken to change the name.
+
+    Args:
+        variants: of a plan.
+        name, version: those of the wheel, as far as they are known.
+
+    Raises:
+        PlanError: with each such variant.
+    """
+    faults = [
+        f"variant {variant.id!r} would be the same file as the wheel that it is made from"
+        for variant in variants
+        if _keeps_name(variant.edit, name, version)
+    ]
+    if faults:
+        raise PlanError(faults, hint=OWN_NAME_HINT)
+
+
+def _keeps_name(edit: WheelEdit, name: str | None, version: Version | None) -> bool:
+    if _output(edit, name)[0] != _output(WheelEdit(), name)[0] or edit.build:
+        return False
+    if not edit.python_tag is edit.abi_tag is edit.platform_tag is None:
+        return False
+    if version is None:
+        return edit.version is None and edit.local is None
+    new = parse_version(edit.version) if edit.version is not None else version
+    return str(new if edit.local is None else with_local(new, edit.local)) == str(version)
+
+
 def _read_toml(folder: Path) -> dict[str, Any]:
     path = folder / "pyproject.toml"
     try:
@@ -155,6 +189,8 @@ def _read_toml(folder: Path) -> dict[str, Any]:
         raise PlanError(f"{str(path)!r} is not UTF-8: {error.reason} at byte {error.start}") from None
     except tomllib.TOMLDecodeError as error:
         raise PlanError(f"{str(path)!r} is no valid TOML: {error}") from None
+    except RecursionError:
+        raise PlanError(f"{str(path)!r} is no valid TOML: it is nested too deeply") from None
 
 
 def _own_table(document: Mapping[str, Any]) -> Any:
@@ -227,22 +263,10 @@ class _Reader:
         smoke = self.table(table, "smoke", where)
         self.check_keys(smoke, where, ("requires", "import", "run"))
         requires = self.strings(smoke, "requires", where)
-        for text in requires:
-            try:
-                Requirement(text)
-            except InvalidRequirement:
-                self.fault(where, f"requires holds {text!r}, which is no requirement such as 'torch==2.13.0'")
-        imports = self.strings(smoke, "import", where)
-        for module in imports:
-            if not is_module_name(module):
-                self.fault(where, f"import holds {module!r}, which is no module name such as 'demo.core'")
-        run = self.string(smoke, "run", where)
-        if run is not None:
-            try:
-                check_snippet(run)
-            except PlanError as error:
-                self.fault(where, f"run is no Python: {error}")
-        return SmokePlan(requires, imports, run)
+        asked = SmokePlan(requires, self.strings(smoke, "import", where), self.string(smoke, "run", where))
+        for fault in asked.faults:
+            self.fault(where, fault)
+        return asked
 
     def variants(self, table: Mapping[str, Any], project_name: str | None) -> tuple[Variant, ...]:
         where = f"{TABLE}.variants"
@@ -319,24 +343,3 @@ def _output(edit: WheelEdit, project_name: str | None) -> tuple[object, ...]:
         edit.build,
         *(None if text is None else parse_tag_set(text, kind) for text, kind in tags),
     )
-
-
-def is_module_name(text: str) -> bool:
-    """Whether ``text`` can be imported by name: ``demo.core``."""
-    return all(part.isidentifier() for part in text.split("."))
-
-
-def check_snippet(text: str) -> None:
-    """Refuse a snippet that is no Python.
-
-    Raises:
-        PlanError: with the line and the reason.
-    """
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            ast.parse(text)
-    except SyntaxError as error:
-        raise PlanError(f"{error.msg} in {(error.text or text).strip()!r}") from None
-    except ValueError as error:
-        raise PlanError(f"{error} in {text!r}") from None

@@ -1,7 +1,8 @@
 """A project folder -> its wheel and sdist, built by ``python -m build`` and held against the version file.
 
-The wheel is built from the sdist (build's default), so the sdist is known to build. The build gets
-SOURCE_DATE_EPOCH (1980-01-01 where the caller has none), and the sdist's times are settled, so that
+The sdist is built first and settled (times, owners, modes), then the wheel is built from what it
+unpacks to: so the sdist that is given out is known to build, and builds that very wheel again. The
+build gets SOURCE_DATE_EPOCH (1980-01-01 where the caller has none) and a umask of its own, so that
 the same sources give the same bytes. Both appear in the output folder only when they are whole.
 """
 
@@ -12,7 +13,7 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,9 +21,9 @@ from packaging.version import Version
 
 from build_tools.child import environment, run_child
 from build_tools.errors import BuildError, FileError, ReleaseError, ToolError
-from build_tools.plan import find_version_file
+from build_tools.plan import check_project_folder, find_version_file
 from build_tools.report import Report, silent
-from build_tools.sdist import ENDING, Sdist, read_sdist, settle_sdist
+from build_tools.sdist import ENDING, Sdist, read_sdist, settle_sdist, unpack_sdist
 from build_tools.version import parse_version, read_version
 from build_tools.wheels.edit import WheelEdit
 from build_tools.wheels.name import WheelName, normalize_name
@@ -31,7 +32,8 @@ from build_tools.wheels.rewrite import repack
 from build_tools.wheels.times import FIRST_SECOND, epoch_seconds
 from build_tools.wheels.wheel import Wheel
 
-_LAST_LINES = 8
+_NOISE = ("ERROR Backend subprocess exited", "TIP ", "NOTE ", "* ", "Command '[")
+"""How the last lines of a failed build begin that say only that it failed."""
 _CLAIMED = {"dist-info-name", "data-name", "metadata-name", "metadata-version-field"}
 """Findings that the claims of :func:`_check_agreement` name too, with the version file beside them."""
 _UNREACHABLE = "the build makes an environment of its own and fills it from a package registry; is one reachable?"
@@ -79,8 +81,8 @@ def build_project(
         report: gets each line of talk.
 
     Raises:
-        BuildError: the backend failed, or a file name, folder or header bears another version than
-            the version file; each is named.
+        BuildError: the backend failed (its output is reported), or a file name, folder or header bears
+            another version than the version file; each is named.
         ToolError: ``build`` is not installed.
         FileError: ``src`` is no project, or ``out_dir`` cannot be written.
         VersionError, PlanError: the version file or ``[tool.te-wheel]`` is invalid.
@@ -96,11 +98,11 @@ def build_project(
     epoch = epoch_seconds() or FIRST_SECOND
     _require_build()
     with tempfile.TemporaryDirectory(prefix="te-wheel-build-") as scratch:
-        made = Path(scratch, "out")
-        _run_build(source, made, Path(scratch), epoch, report if verbose else None, report)
-        wheel, sdist = _find_built(made)
-        _check_agreement(wheel, sdist, expected, version_file)
+        run = _Run(Path(scratch).resolve(), epoch, version_file, verbose, report)
+        sdist = run.build("sdist", source, str(source), ENDING)
         settle_sdist(sdist, epoch)
+        wheel = run.build("wheel", unpack_sdist(sdist, run.folder("unpacked")), sdist.name, ".whl")
+        _check_agreement(wheel, sdist, expected, version_file)
         if edit is None:
             final = place(wheel, folder)
         else:
@@ -126,17 +128,18 @@ def place(file: Path, folder: Path, *, replace: bool = True) -> Path:
 
 def _check_folders(source: Path, folder: Path) -> tuple[Path, Path]:
     faults: list[str] = []
-    if not source.exists():
-        faults.append(f"{str(source)!r} is not there, expected the folder of a project")
-    elif not source.is_dir():
-        faults.append(f"{str(source)!r} is no folder, expected the folder of a project")
-    elif not any((source / file).is_file() for file in ("pyproject.toml", "setup.py")):
-        faults.append(f"{str(source)!r} holds neither pyproject.toml nor setup.py, so there is nothing to build")
+    try:
+        check_project_folder(source)
+    except FileError as error:
+        faults += error.faults
+    else:
+        if not any((source / file).is_file() for file in ("pyproject.toml", "setup.py")):
+            faults.append(f"{str(source)!r} holds neither pyproject.toml nor setup.py, so there is nothing to build")
     if folder.exists() and not folder.is_dir():
         faults.append(f"{str(folder)!r} is no folder, expected the output folder")
     if faults:
         raise FileError(faults)
-    return source.absolute(), folder.absolute()
+    return source.absolute(), folder
 
 
 def _require_build() -> None:
@@ -145,37 +148,65 @@ def _require_build() -> None:
         raise ToolError("the package 'build' is not installed", hint=f"{sys.executable} -m pip install build")
 
 
-def _run_build(source: Path, made: Path, scratch: Path, epoch: int, live: Report | None, report: Report) -> None:
-    temporary = scratch / "tmp"
-    temporary.mkdir()
-    # -P: a folder build/ in the current directory must not stand for the package.
-    command: list[str | Path] = [sys.executable, "-P", "-m", "build", "--outdir", made, source]
-    env = environment(temporary, SOURCE_DATE_EPOCH=str(epoch), PYTHONUTF8="1", NO_COLOR="1")
-    done = run_child(command, folder=scratch, env=env, report=live)
-    if done.code == 0:
-        return
-    lines = [line for line in done.lines if line.strip()]
-    if live is None:
-        for line in lines[:-_LAST_LINES]:
-            report(line)
-    unreachable = any("Could not find a version that satisfies" in line for line in lines)
-    raise BuildError(
-        [
-            f"building {str(source)!r} failed with exit code {done.code}; the last lines of its output:",
-            *(f"  {line}" for line in lines[-_LAST_LINES:] or ["(it printed nothing)"]),
-        ],
-        hint=_UNREACHABLE if unreachable else None,
-    )
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """The runs of ``python -m build`` for one project, all in one scratch folder."""
 
+    scratch: Path
+    epoch: int
+    version_file: Path | None
+    verbose: bool
+    report: Report
 
-def _find_built(made: Path) -> tuple[Path, Path]:
-    files = sorted(path for path in made.iterdir() if path.is_file()) if made.is_dir() else []
-    wheels = [path for path in files if path.name.endswith(".whl")]
-    sdists = [path for path in files if path.name.endswith(ENDING)]
-    if len(wheels) != 1 or len(sdists) != 1:
-        found = ", ".join(path.name for path in files) or "nothing"
-        raise BuildError(f"the build made {found}, expected one wheel and one {ENDING} sdist")
-    return wheels[0], sdists[0]
+    def folder(self, name: str) -> Path:
+        """The folder ``name`` in the scratch folder."""
+        made = self.scratch / name
+        made.mkdir(exist_ok=True)
+        return made
+
+    def build(self, what: str, source: Path, name: str, ending: str) -> Path:
+        """Build ``what`` ("wheel" or "sdist") of ``source``, which messages call ``name``; the one file that was made.
+
+        Raises:
+            BuildError: the backend failed, or made another number of files.
+        """
+        made = self.folder(what)
+        # -P: a folder build/ in the current directory must not stand for the package.
+        command: list[str | Path] = [sys.executable, "-P", "-m", "build", f"--{what}", "--outdir", made, source]
+        # Unbuffered: the line that tells why it failed is the last one then.
+        plain = {"PYTHONUTF8": "1", "PYTHONUNBUFFERED": "1", "NO_COLOR": "1"}
+        env = environment(self.folder("tmp"), SOURCE_DATE_EPOCH=str(self.epoch), **plain)
+        done = run_child(command, folder=self.scratch, env=env, report=self.report if self.verbose else None)
+        lines = [line for line in done.lines if line.strip()]
+        if done.code != 0:
+            if not self.verbose:
+                for line in lines:
+                    self.report(line)
+            telling = [line.strip() for line in lines if not line.strip().startswith(_NOISE)]
+            why = (telling or ["it printed nothing"])[-1]
+            raise BuildError(
+                f"building the {what} of {name!r} failed with exit code {done.code}: {why}",
+                hint=self._hint(lines),
+            )
+        files = sorted(path for path in made.iterdir() if path.is_file())
+        if len(files) != 1 or not files[0].name.endswith(ending):
+            found = ", ".join(path.name for path in files) or "nothing"
+            raise BuildError(f"the build made {found}, expected one {what} (*{ending})")
+        return files[0]
+
+    def _hint(self, lines: Iterable[str]) -> str | None:
+        if any("Could not find a version that satisfies" in line for line in lines):
+            return _UNREACHABLE
+        if self.version_file is None:
+            return None
+        raw = self.version_file.read_bytes()
+        text = raw.decode("utf-8-sig").strip()
+        if raw.strip(b"\r\n") == text.encode():
+            return None
+        return (
+            f"{self.version_file.name} holds a BOM or blanks around the version, which some backends refuse; "
+            f"write it as {text!r} and nothing else"
+        )
 
 
 def _check_agreement(wheel: Path, sdist: Path, expected: Version | None, version_file: Path | None) -> None:

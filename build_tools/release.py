@@ -1,176 +1,33 @@
-"""The whole release: plan -> built wheel -> rewritten wheels -> checked -> installed -> SHA256SUMS, release.json.
-
-SHA256SUMS lists every file of this run that has not failed, in the format of ``sha256sum``.
-
-release.json holds no time and no folder, so the same sources give the same bytes::
-
-    {"schema": 1,
-     "name": "te-pkg", "version": "2.21.0.dev0",
-     "source": {"file", "size", "sha256"},            the wheel that the variants are made from
-     "sdist": {"file", "size", "sha256"} or null,     null where no build was made
-     "artifacts": [{"file", "size", "sha256",
-                    "variant": the id, or null for the source wheel itself,
-                    "changes": [{"where", "field", "old", "new"}],
-                    "findings": [{"code", "severity", "message", "member", "rule"}],
-                    "smoke": {"install": STATUS, "import": STATUS, "version": STATUS}}],
-     "failures": [{"variant", "faults": [...]}]}      variants that could not be written
-
-A STATUS is ``passed``, ``failed: why`` or ``skipped: why``.
-"""
+"""The whole release: plan -> built wheel -> rewritten wheels -> checked -> installed -> SHA256SUMS, release.json."""
 
 from __future__ import annotations
 
 import contextlib
-import hashlib
+import filecmp
 import json
 import os
-import tempfile
+import shlex
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from packaging.version import Version
 
-from build_tools.errors import EditError, FileError, PlanError, ReleaseError, ToolError
-from build_tools.plan import Plan, Variant, read_plan
+from build_tools.errors import EditError, FileError, OutputExistsError, PlanError, ReleaseError, ToolError, WheelError
+from build_tools.plan import OWN_NAME_HINT, Plan, Variant, read_plan, require_distinct_from_source
 from build_tools.project import build_project, place
+from build_tools.release_record import Artifact, Failure, Release, ReleasedFile
 from build_tools.report import Report, silent
-from build_tools.smoke import Base, SmokeResult, smoke_wheel
+from build_tools.smoke import Base, smoke_wheel
+from build_tools.smoke_result import NOT_ASKED, SmokeResult
 from build_tools.version import read_version
 from build_tools.wheels.check import check_wheel
-from build_tools.wheels.finding import Finding, Severity
 from build_tools.wheels.header_edit import Change
-from build_tools.wheels.name import WheelName
-from build_tools.wheels.output import OutputFile
+from build_tools.wheels.name import WheelName, normal_form
+from build_tools.wheels.output import OutputFile, OutputFolder
 from build_tools.wheels.rewrite import repack
 
-SCHEMA = 1
 SUMS = "SHA256SUMS"
 FACTS = "release.json"
-
-
-@dataclass(frozen=True, slots=True)
-class ReleasedFile:
-    """A file of the release and its digest."""
-
-    path: Path
-    size: int
-    sha256: str
-
-    @classmethod
-    def of(cls, path: Path) -> ReleasedFile:
-        """Read ``path`` once for its digest."""
-        try:
-            with path.open("rb") as file:
-                return cls(path, os.fstat(file.fileno()).st_size, hashlib.file_digest(file, "sha256").hexdigest())
-        except OSError as error:
-            raise FileError.of("read", path, error) from error
-
-    @property
-    def facts(self) -> dict[str, Any]:
-        """The file for programs: ``file``, ``size`` in bytes, ``sha256`` in hex."""
-        return {"file": self.path.name, "size": self.size, "sha256": self.sha256}
-
-
-@dataclass(frozen=True, slots=True)
-class Artifact:
-    """A wheel of the release: what it is, what was changed, what was found.
-
-    Attributes:
-        file: the wheel.
-        variant: the id of its variant, or ``None`` for the source wheel itself.
-        changes: what differs from the source wheel.
-        findings: every rule that it breaks.
-        smoke: how its trial ended.
-    """
-
-    file: ReleasedFile
-    variant: str | None
-    changes: tuple[Change, ...]
-    findings: tuple[Finding, ...]
-    smoke: SmokeResult
-
-    @property
-    def errors(self) -> tuple[Finding, ...]:
-        """The findings that fail the check."""
-        return tuple(finding for finding in self.findings if finding.severity is Severity.ERROR)
-
-    @property
-    def failed(self) -> bool:
-        """Whether it breaks a rule or failed its trial."""
-        return bool(self.errors) or self.smoke.failed
-
-
-@dataclass(frozen=True, slots=True)
-class Failure:
-    """A variant that could not be written."""
-
-    variant: str
-    error: ReleaseError
-
-
-@dataclass(frozen=True, slots=True)
-class Release:
-    """What a release made.
-
-    Attributes:
-        folder: where it is.
-        name, version: those of the source wheel.
-        source: the wheel that the variants were made from.
-        sdist: the sdist, or ``None`` where no build was made.
-        artifacts: every wheel in the folder, in the order of the plan.
-        failures: the variants that could not be written.
-    """
-
-    folder: Path
-    name: str
-    version: Version
-    source: ReleasedFile
-    sdist: ReleasedFile | None
-    artifacts: tuple[Artifact, ...]
-    failures: tuple[Failure, ...]
-
-    @property
-    def failed(self) -> bool:
-        """Whether a variant could not be written, breaks a rule, or failed its trial."""
-        return bool(self.failures) or any(artifact.failed for artifact in self.artifacts)
-
-    @property
-    def faults(self) -> tuple[str, ...]:
-        """Why it failed: one sentence for each fault, with its variant."""
-        lines = [f"variant {failure.variant!r}: {fault}" for failure in self.failures for fault in failure.error.faults]
-        for artifact in self.artifacts:
-            name = artifact.file.path.name
-            lines += [f"{name}: {finding}" for finding in artifact.errors]
-            lines += [f"{name}: {part} {status}" for part, status in artifact.smoke.parts if status.outcome == "failed"]
-        return tuple(lines)
-
-    @property
-    def facts(self) -> dict[str, Any]:
-        """The content of release.json."""
-        return {
-            "schema": SCHEMA,
-            "name": self.name,
-            "version": str(self.version),
-            "source": self.source.facts,
-            "sdist": self.sdist.facts if self.sdist is not None else None,
-            "artifacts": [_artifact_facts(artifact) for artifact in self.artifacts],
-            "failures": [
-                {"variant": failure.variant, "faults": [self._plain(fault) for fault in failure.error.faults]}
-                for failure in self.failures
-            ],
-        }
-
-    @property
-    def sums(self) -> str:
-        """The content of SHA256SUMS."""
-        good = [artifact.file for artifact in self.artifacts if not artifact.failed]
-        files = good + ([self.sdist] if self.sdist is not None else [])
-        return "".join(f"{file.sha256}  {file.path.name}\n" for file in sorted(files, key=lambda file: file.path.name))
-
-    def _plain(self, text: str) -> str:
-        return text.replace(f"{self.folder}{os.sep}", "")
 
 
 def release(
@@ -201,81 +58,72 @@ def release(
         What was made. Look at :attr:`Release.failed`: a variant that fails does not stop the others.
 
     Raises:
-        PlanError: the plan is missing or invalid, or has no such variant.
+        PlanError: the plan is missing or invalid, has no such variant, or is of another project than ``wheel``.
         BuildError, ToolError: the project cannot be built.
-        WheelError, EditError: a variant cannot be made from this wheel, or two would be one file;
-            nothing is written then, and every such variant is named.
-        OutputExistsError: the wheel or the sdist is there with other bytes; nothing is written.
+        WheelError, EditError: a variant cannot be made from this wheel, or two would be one file: every
+            such variant is named. Nothing is written then but the wheel that was built, which took its time.
+        OutputExistsError: wheels or the sdist are there with other bytes: each is named, nothing is written.
         FileError: a file cannot be read or written.
+
+    Everything is made, checked and tried in a hidden folder inside ``out_dir``. The files get their
+    places at the end, all or none; a run that is interrupted leaves what was there before.
     """
     folder = Path(out_dir).absolute()
     plan = read_plan(project)
     variants = _choose(plan, only)
     if folder.exists() and not folder.is_dir():
         raise FileError(f"{str(out_dir)!r} is no folder, expected the output folder")
-    with _source(project, wheel, folder, verbose, report) as (made, sdist):
-        beside = wheel is None or made.parent.resolve() == folder.resolve()
-        _check_variants(made, folder, variants, beside=beside)
-        _compare_version(plan, made, report)
+    beside = wheel is None or Path(wheel).resolve().parent == folder.resolve()
+    expected = read_version(plan.version_file) if plan.version_file is not None else None
+    if wheel is None:
+        require_distinct_from_source(variants, plan.name, expected)
+    else:
+        _check_project(Path(wheel), plan)
+        _check_variants(Path(wheel), folder, variants, beside=beside)
+    with _working_folder(folder) as work:
+        sdist: Path | None = None
         if wheel is None:
-            made = place(made, folder, replace=force)
-        released_sdist = ReleasedFile.of(place(sdist, folder, replace=force)) if sdist is not None else None
-        source = ReleasedFile.of(made)
-    wheels: list[tuple[ReleasedFile, str | None, tuple[Change, ...]]] = []
-    if beside:
-        wheels.append((source, None, ()))
-    failures: list[Failure] = []
-    for variant in variants:
-        report(f"variant {variant.id}: rewriting {made.name}")
-        try:
-            repacked = repack(made, folder, variant.edit, force=force)
-            wheels.append((ReleasedFile.of(repacked.path), variant.id, repacked.changes))
-        except ReleaseError as error:
-            failures.append(Failure(variant.id, error))
-    findings = [tuple(check_wheel(file.path, hashes=True)) for file, _, _ in wheels]
-    results = _try_all([file.path for file, _, _ in wheels], plan, smoke, report)
-    name = WheelName.parse(made.name)
-    done = Release(
-        folder,
-        name.name,
-        name.version,
-        source,
-        released_sdist,
-        tuple(Artifact(*parts, found, result) for parts, found, result in zip(wheels, findings, results, strict=True)),
-        tuple(failures),
-    )
-    _write(folder / SUMS, done.sums)
-    _write(folder / FACTS, json.dumps(done.facts, indent=2, ensure_ascii=False) + "\n")
+            report("building the wheel and the sdist")
+            built = build_project(project, work, verbose=verbose, report=report)
+            made, sdist = built.wheel, built.sdist
+            _check_built(made, Path(out_dir), variants, force=force)
+        else:
+            made = Path(wheel)
+        name = WheelName.parse(made.name)
+        wheels: list[tuple[Path, str | None, tuple[Change, ...]]] = [(made, None, ())] if beside else []
+        failures: list[Failure] = []
+        for variant in variants:
+            report(f"variant {variant.id}: rewriting {made.name}")
+            try:
+                repacked = repack(made, work, variant.edit)
+                wheels.append((repacked.path, variant.id, repacked.changes))
+            except ReleaseError as error:
+                faults = tuple(fault.replace(f"{work}{os.sep}", "") for fault in error.faults)
+                failures.append(Failure(variant.id, faults, error.hint))
+        paths = [path for path, _, _ in wheels]
+        outputs = [path.name for path in [*paths, *([sdist] if sdist is not None else [])] if path.parent == work]
+        if not force:
+            _require_free(work, folder, outputs)
+        findings = [tuple(check_wheel(path, hashes=True)) for path in paths]
+        results = _try_all(paths, plan, smoke, report)
+        done = Release(
+            folder,
+            name.name,
+            name.version,
+            ReleasedFile.of(made).at(folder),
+            ReleasedFile.of(sdist).at(folder) if sdist is not None else None,
+            tuple(
+                Artifact(ReleasedFile.of(path).at(folder), id_, changes, found, result)
+                for (path, id_, changes), found, result in zip(wheels, findings, results, strict=True)
+            ),
+            tuple(failures),
+            tuple(_odd_version(name, expected, plan)),
+        )
+        (work / SUMS).write_text(done.sums, encoding="utf-8", newline="\n")
+        text = json.dumps(done.facts, indent=2, ensure_ascii=False) + "\n"
+        (work / FACTS).write_text(text, encoding="utf-8", newline="\n", errors="backslashreplace")
+        _place_all(work, folder, outputs, force=force)
     return done
-
-
-def format_table(done: Release) -> str:
-    """The wheels of a release as a table, and below it every reason why a part did not pass.
-
-    Example::
-
-        file                                                size  variant  check   install  import
-        te_pkg_cu12-2.21.0.dev0-py3-none-manylinux_2_28...  21 kB  cu12    passed  passed   skipped
-        te_pkg_cu12-...whl: import skipped: torch==2.13.0 could not be installed
-    """
-    rows = [("file", "size", "variant", "check", "install", "import")]
-    notes: list[str] = []
-    for artifact in done.artifacts:
-        name = artifact.file.path.name
-        check = f"{len(artifact.errors)} errors" if artifact.errors else "passed"
-        install, imported, version = (status for _, status in artifact.smoke.parts)
-        tried = imported if version.outcome == "skipped" or imported.outcome != "passed" else version
-        rows.append((name, _size(artifact.file.size), artifact.variant or "-", check, install.outcome, tried.outcome))
-        notes += [f"{name}: {finding}" for finding in artifact.findings]
-        notes += [f"{name}: {part} {status}" for part, status in artifact.smoke.parts if status.why]
-    if done.sdist is not None:
-        rows.append((done.sdist.path.name, _size(done.sdist.size), "-", "-", "-", "-"))
-    for failure in done.failures:
-        rows.append(("(not written)", "-", failure.variant, "failed", "-", "-"))
-        notes += [f"variant {failure.variant!r}: {fault}" for fault in failure.error.faults]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
-    return "\n".join([*lines, *notes])
 
 
 def _choose(plan: Plan, only: Iterable[str]) -> tuple[Variant, ...]:
@@ -289,18 +137,50 @@ def _choose(plan: Plan, only: Iterable[str]) -> tuple[Variant, ...]:
     return tuple(variant for variant in plan.variants if not wanted or variant.id in wanted)
 
 
+def _check_project(wheel: Path, plan: Plan) -> None:
+    """Refuse a wheel that is not the project's.
+
+    Raises:
+        PlanError: it bears another name.
+        FileError: it is not there.
+    """
+    try:
+        wheel.stat()
+    except OSError as error:
+        raise FileError.of("read", wheel, error) from error
+    found = WheelName.parse(wheel.name)
+    if plan.name is not None and normal_form(plan.name) != found.name:
+        raise PlanError(
+            f"{wheel.name} is a wheel of {found.project!r}, expected one of {plan.name!r}, "
+            "the project that the plan belongs to",
+            hint="give the wheel that was built from this project, or the folder of that one's project",
+        )
+
+
+def _odd_version(name: WheelName, expected: Version | None, plan: Plan) -> Iterator[str]:
+    """Say where an existing wheel is of another version than the project is now."""
+    if plan.version_file is not None and expected is not None and name.version.public != expected.public:
+        yield f"{name.filename} has version {name.version}, {plan.version_file.name} says {expected}"
+
+
 @contextlib.contextmanager
-def _source(
-    project: str | os.PathLike[str], wheel: str | os.PathLike[str] | None, folder: Path, verbose: bool, report: Report
-) -> Iterator[tuple[Path, Path | None]]:
-    """The wheel to start from and its sdist: built outside ``folder``, which is not touched yet."""
-    if wheel is not None:
-        yield Path(wheel), None
-        return
-    report("building the wheel and the sdist")
-    with tempfile.TemporaryDirectory(prefix="te-wheel-release-") as scratch:
-        built = build_project(project, scratch, verbose=verbose, report=report)
-        yield built.wheel, built.sdist
+def _working_folder(folder: Path) -> Iterator[Path]:
+    """A hidden folder in the output folder, which is made if missing, and goes again if this fails."""
+    missing = [path for path in (folder, *folder.parents) if not path.exists()]
+    work = folder
+    try:
+        with OutputFile(folder / SUMS):
+            pass  # that nothing can be written there is better known before an hour of building
+        with OutputFolder(folder / f"release-{os.getpid()}") as output:
+            work = output.temporary
+            yield work
+    except BaseException as error:
+        if isinstance(error, ReleaseError):  # what nobody will find again is no name to tell
+            error.faults = tuple(fault.replace(str(work), str(folder)) for fault in error.faults)
+        for path in missing:
+            with contextlib.suppress(OSError):
+                path.rmdir()
+        raise
 
 
 def _check_variants(source: Path, folder: Path, variants: Sequence[Variant], *, beside: bool) -> None:
@@ -327,25 +207,33 @@ def _check_variants(source: Path, folder: Path, variants: Sequence[Variant], *, 
             continue
         if name in makers:
             faults.append(f"variant {variant.id!r} would be {name}, the same file as {makers[name]}")
-            hints.append("give it a name, version, local label, build or tag of its own")
+            hints.append(OWN_NAME_HINT)
         makers.setdefault(name, f"variant {variant.id!r}")
     if faults:
         raise EditError(faults, hint="; ".join(dict.fromkeys(hints)) or None)
 
 
-def _compare_version(plan: Plan, source: Path, report: Report) -> None:
-    """Say where an existing wheel is of another version than the project is now."""
-    if plan.version_file is None:
-        return
-    wanted, found = read_version(plan.version_file), WheelName.parse(source.name).version
-    if wanted.public != found.public:
-        report(f"note: {source.name} has version {found}, {plan.version_file.name} says {wanted}")
+def _check_built(built: Path, folder: Path, variants: Sequence[Variant], *, force: bool) -> None:
+    """Decide every rewrite of what was built; where one does not fit, keep the wheel for another run.
+
+    Raises:
+        WheelError, EditError: as :func:`_check_variants`, with what to do next.
+    """
+    try:
+        _check_variants(built, folder, variants, beside=True)
+    except (EditError, WheelError) as error:
+        try:
+            kept = place(built, folder, replace=force)
+        except ReleaseError:  # the plan is what is wrong
+            raise error from None
+        hint = f"the built wheel is kept: mend the plan, then give --wheel {shlex.quote(str(kept))}"
+        raise type(error)(error.faults, hint="; ".join(filter(None, (error.hint, hint)))) from error
 
 
 def _try_all(paths: Sequence[Path], plan: Plan, smoke: bool, report: Report) -> list[SmokeResult]:
     """Try each wheel in a layer over one base; what cannot be tried is skipped."""
     if not smoke:
-        return [SmokeResult.skip(path.name, "not asked for") for path in paths]
+        return [SmokeResult.skip(path.name, NOT_ASKED) for path in paths]
     results: list[SmokeResult] = []
     asked = plan.smoke
     try:
@@ -360,28 +248,64 @@ def _try_all(paths: Sequence[Path], plan: Plan, smoke: bool, report: Report) -> 
     return results
 
 
-def _artifact_facts(artifact: Artifact) -> dict[str, Any]:
-    return {
-        **artifact.file.facts,
-        "variant": artifact.variant,
-        "changes": [change.facts for change in artifact.changes],
-        "findings": [finding.facts for finding in artifact.findings],
-        "smoke": {part: str(status) for part, status in artifact.smoke.parts},
-    }
+def _is_same(one: Path, other: Path) -> bool:
+    return other.is_file() and filecmp.cmp(one, other, shallow=False)
 
 
-def _write(path: Path, text: str) -> None:
-    """Write a small file that appears only when it is whole."""
-    with OutputFile(path) as output:
-        with output.stream() as sink:
-            sink.write(text.encode())
-        output.publish(replace=True, fsync=False)
+def _require_free(work: Path, folder: Path, names: Iterable[str]) -> None:
+    """Refuse to replace anything.
+
+    Raises:
+        OutputExistsError: with each file that is there with other bytes.
+    """
+    taken = [name for name in names if os.path.lexists(folder / name) and not _is_same(work / name, folder / name)]
+    if taken:
+        raise OutputExistsError(
+            [f"{str(folder / name)!r} exists already with other bytes" for name in taken],
+            hint="give --force to replace, or -o for another folder",
+        )
 
 
-def _size(count: int) -> str:
-    size = float(count)
-    for unit in ("B", "kB", "MB"):
-        if size < 1000:
-            return f"{size:.0f} {unit}" if unit == "B" or size >= 100 else f"{size:.1f} {unit}"
-        size /= 1000
-    return f"{size:.1f} GB"
+def _place_all(work: Path, folder: Path, names: Sequence[str], *, force: bool) -> None:
+    """Move the outputs, then SHA256SUMS and release.json, to their places: all of them, or none.
+
+    Raises:
+        OutputExistsError: another run put a file there meanwhile.
+        FileError: the operating system refuses.
+    """
+    replaced = work / "replaced"
+    replaced.mkdir()
+    told = (SUMS, FACTS)
+    changed = [name for name in (*names, *told) if not _is_same(work / name, folder / name)]
+    try:
+        # What tells of the old wheels must not stand beside new ones, not even after a power cut.
+        for name in told:
+            if name in changed and (folder / name).exists():
+                os.replace(folder / name, replaced / name)
+        for name in changed:
+            if force and os.path.lexists(folder / name):
+                os.replace(folder / name, replaced / name)
+            _move(work / name, folder / name)
+    except BaseException as error:
+        for name in changed:
+            with contextlib.suppress(OSError):
+                _take_back(work / name, folder / name, replaced / name)
+        if isinstance(error, OSError) and not isinstance(error, ReleaseError):
+            raise FileError.of("write", folder, error) from error
+        raise
+
+
+def _move(source: Path, target: Path) -> None:
+    try:
+        os.link(source, target)
+    except FileExistsError:
+        raise OutputExistsError(f"{str(target)!r} was made by another run meanwhile") from None
+    except OSError:  # a file system without links
+        os.rename(source, target)
+
+
+def _take_back(source: Path, target: Path, replaced: Path) -> None:
+    if not source.exists() or (target.exists() and target.samefile(source)):
+        target.unlink()
+    if replaced.exists():
+        os.replace(replaced, target)

@@ -100,3 +100,23 @@ def settle_sdist(path: Path, when: int) -> None:
             member.pax_headers = {}
             target.addfile(member, stream)
     settled.replace(path)
+
+
+def unpack_sdist(path: Path, folder: Path) -> Path:
+    """Unpack an sdist into ``folder``; its one top folder.
+
+    Times and modes are those of the archive, and nothing lands outside ``folder``.
+
+    Raises:
+        BuildError: it is no gzipped tar, has not exactly one top folder, or a member leaves it.
+        FileError: the operating system refuses.
+    """
+    top = folder / read_sdist(path).folder
+    try:
+        with tarfile.open(path, "r:gz") as archive:
+            archive.extractall(folder, filter="data")
+    except tarfile.TarError as error:
+        raise BuildError(f"{path.name}: cannot be unpacked: {error}") from error
+    except OSError as error:
+        raise FileError.of("unpack", path, error) from error
+    return top

@@ -17,17 +17,17 @@ import sysconfig
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.specifiers import SpecifierSet
 from packaging.tags import sys_tags
 
 from build_tools.child import Finished, environment, run_child
-from build_tools.errors import ReleaseError, ToolError
+from build_tools.errors import FileError, ReleaseError, ToolError
 from build_tools.report import Report, silent
+from build_tools.smoke_result import SmokeResult, Status
 from build_tools.version import parse_version
 from build_tools.wheels.name import WheelName
 from build_tools.wheels.wheel import Wheel
@@ -37,77 +37,6 @@ _MISLEADING = ("PYTHON", "PIP_USER", "PIP_TARGET", "PIP_PREFIX")
 _MODULE_ENDINGS = (".py", ".so", ".pyd")
 _NOT_FOR_USE = {"test", "tests", "testing", "docs", "doc", "examples", "benchmarks", "setup", "conftest"}
 """Names at the top of a wheel that are there by mistake, as a rule."""
-
-
-class Outcome(StrEnum):
-    """How a part of a trial ended."""
-
-    PASSED = "passed"
-    FAILED = "failed"
-    SKIPPED = "skipped"
-
-
-@dataclass(frozen=True, slots=True)
-class Status:
-    """How one part of the trial ended, and why unless it passed.
-
-    >>> str(Status.skipped("torch==2.13.0 could not be installed"))
-    'skipped: torch==2.13.0 could not be installed'
-    """
-
-    outcome: Outcome
-    why: str = ""
-
-    @classmethod
-    def passed(cls) -> Self:
-        """It was tried, and held."""
-        return cls(Outcome.PASSED)
-
-    @classmethod
-    def failed(cls, why: str) -> Self:
-        """It was tried, and did not hold."""
-        return cls(Outcome.FAILED, why)
-
-    @classmethod
-    def skipped(cls, why: str) -> Self:
-        """It could not be tried."""
-        return cls(Outcome.SKIPPED, why)
-
-    def __str__(self) -> str:
-        return f"{self.outcome}: {self.why}" if self.why else str(self.outcome)
-
-
-@dataclass(frozen=True, slots=True)
-class SmokeResult:
-    """How the trial of one wheel ended.
-
-    Attributes:
-        wheel: its file name.
-        install: the installation, with dependencies.
-        imported: every import and the snippet.
-        version: the version of the installed metadata, and ``__version__`` of the modules imported
-            that the wheel holds, against the file name.
-    """
-
-    wheel: str
-    install: Status
-    imported: Status
-    version: Status
-
-    @classmethod
-    def skip(cls, wheel: str, why: str) -> Self:
-        """The result of a trial that did not take place."""
-        return cls(wheel, *(Status.skipped(why),) * 3)
-
-    @property
-    def parts(self) -> tuple[tuple[str, Status], ...]:
-        """The parts in order, each with its name."""
-        return (("install", self.install), ("import", self.imported), ("version", self.version))
-
-    @property
-    def failed(self) -> bool:
-        """Whether any part failed; a skipped one has not."""
-        return any(status.outcome is Outcome.FAILED for _, status in self.parts)
 
 
 class Base:
@@ -164,8 +93,9 @@ class Base:
         home = self._make_environment(f"layer{next(self._layers)}", pip=False)
         if self.requires:
             sites = dict.fromkeys(_path(self._home, kind) for kind in ("purelib", "platlib"))
-            link = "".join(f"import site; site.addsitedir({str(site)!r})\n" for site in sites)
-            (_path(home, "purelib") / "te-wheel-base.pth").write_text(link, encoding="utf-8")
+            # Bytes in ASCII: a .pth file is read in the encoding of whatever locale there is.
+            link = "".join(f"import os, site; site.addsitedir(os.fsdecode({os.fsencode(site)!r}))\n" for site in sites)
+            (_path(home, "purelib") / "te-wheel-base.pth").write_text(link, encoding="ascii")
         try:
             yield home
         finally:
@@ -221,6 +151,10 @@ def smoke_wheel(
         FileError, WheelNameError: there is no such file, or its name is no wheel's.
     """
     path = Path(wheel).absolute()
+    try:
+        path.stat()
+    except OSError as error:
+        raise FileError.of("read", wheel, error) from error
     name = WheelName.parse(path.name)
     modules, python = _read(path)
     _check_suitable(name, python)
@@ -253,17 +187,18 @@ class _Trial:
             why = self._plain(_last(done.lines, "ERROR: "), base)
             self._tell(done)
             return SmokeResult(self.path.name, Status.failed(why), *(Status.skipped("not installed"),) * 2)
+        installed = Status.passed("without dependencies" if base.missing else "")
         imports = self.imports or tuple(sorted(_importable(self.modules)))
         asked = self._asked(base.missing, imports)
         result = self._probe(base, home, () if asked else imports, None if asked else self.run)
         if isinstance(result, Status):
-            return SmokeResult(self.path.name, Status.passed(), result, Status.skipped("the interpreter died"))
+            return SmokeResult(self.path.name, installed, result, Status.skipped("the interpreter died"))
         if result["installed"] is None:
             why = f"{self.name.name} is among the requirements already, so pip installed nothing"
             return SmokeResult(self.path.name, Status.failed(why), *(Status.skipped("not installed"),) * 2)
         faults = [self._plain(fault, base) for fault in result["faults"]]
         imported = asked or (Status.failed("; ".join(faults)) if faults else Status.passed())
-        return SmokeResult(self.path.name, Status.passed(), imported, self._compare(result))
+        return SmokeResult(self.path.name, installed, imported, self._compare(result))
 
     def _asked(self, missing: str, imports: Sequence[str]) -> Status | None:
         """Why nothing is imported, or ``None`` where something is."""
@@ -283,8 +218,8 @@ class _Trial:
             self.report(f"importing {', '.join(imports)}" + (f", then running {run!r}" if run else ""))
         done = base.run([_python(home), "-I", Path(__file__).with_name("smoke_probe.py"), task, answer])
         try:
-            result: dict[str, Any] = json.loads(answer.read_text(encoding="utf-8"))
-        except (OSError, ValueError):
+            result = _checked(json.loads(answer.read_text(encoding="utf-8")))
+        except (OSError, ValueError, RecursionError):
             self._tell(done)
             how = f"by signal {-done.code}" if done.code < 0 else f"with exit code {done.code}"
             return Status.failed(f"the interpreter ended {how}: {self._plain(_last(done.lines), base)}")
@@ -354,13 +289,28 @@ def _check_suitable(name: WheelName, python: str) -> None:
         )
     try:
         suits = SpecifierSet(python).contains(".".join(map(str, sys.version_info[:3])), prereleases=True)
-    except InvalidSpecifier:
+    except ValueError:  # InvalidSpecifier is one; another comes of numbers with thousands of digits
         return  # the installer says so
     if not suits:
         raise ToolError(
             f"{name.filename} is not for {here}, so it cannot be tried: it requires Python {python}",
             hint="run te-wheel with an interpreter that the wheel is for",
         )
+
+
+def _checked(answer: Any) -> dict[str, Any]:
+    """The answer of the probe, which code of the wheel may have written.
+
+    Raises:
+        ValueError: it is none.
+    """
+    if isinstance(answer, dict):
+        installed, versions, faults = (answer.get(key) for key in ("installed", "versions", "faults"))
+        if isinstance(versions, dict) and isinstance(faults, list):
+            texts = [*versions.values(), *faults, installed or ""]
+            if all(isinstance(text, str) for text in texts):
+                return {"installed": installed, "versions": versions, "faults": faults}
+    raise ValueError("no answer of the probe")
 
 
 def _normal(text: str) -> str | None:

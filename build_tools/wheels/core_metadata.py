@@ -6,8 +6,6 @@ Values are checked by ``packaging.metadata``.
 
 from __future__ import annotations
 
-import difflib
-
 from build_tools.errors import EditError
 
 NEWEST = (2, 5)
@@ -55,6 +53,8 @@ def check_field(field: str, present: bool = False) -> None:
     if lower in _OWN_OPTION:
         raise EditError(f"{field} cannot be edited as a header: {_OWN_OPTION[lower]}")
     if lower not in _FIELDS and not present:
+        import difflib
+
         near = difflib.get_close_matches(lower, _FIELDS, 1)
         raise EditError(
             f"{field!r} is no core metadata field", hint=f"did you mean {_FIELDS[near[0]][0]!r}?" if near else None

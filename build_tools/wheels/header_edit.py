@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from difflib import SequenceMatcher
 from itertools import zip_longest
 
 from packaging.version import Version
@@ -123,6 +122,11 @@ def header_changes(where: str, before: Headers, after: Headers) -> list[Change]:
         old, new = was.get(lower, []), will.get(lower, [])
         if old == new:
             continue
+        if len(old) == len(new) == 1:
+            changes.append(Change(where, names[lower], old[0], new[0]))
+            continue
+        from difflib import SequenceMatcher  # costly, and few edits change a field of several lines
+
         for kind, a, b, c, d in SequenceMatcher(a=old, b=new, autojunk=False).get_opcodes():
             if kind != "equal":
                 changes += [Change(where, names[lower], *pair) for pair in zip_longest(old[a:b], new[c:d])]

@@ -45,10 +45,13 @@ build_tools.wheels.unpacked
 build_tools.wheels.facts
 build_tools.wheels.check
 build_tools.sdist
+build_tools.smoke_plan
 build_tools.plan
 build_tools.project
 build_tools.smoke_probe
+build_tools.smoke_result
 build_tools.smoke
+build_tools.release_record
 build_tools.release
 build_tools.commands
 build_tools.cli

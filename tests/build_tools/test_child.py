@@ -62,6 +62,28 @@ def test_an_interrupt_ends_the_whole_family(tmp_path: Path, stubborn: bool, monk
         time.sleep(0.02)
 
 
+@pytest.mark.skipif(not hasattr(os, "waitid"), reason="no waitid here")
+def test_what_a_child_leaves_running_is_killed_and_does_not_hold_the_output(tmp_path: Path) -> None:
+    code = "import subprocess, sys; print(subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)']).pid)"
+    start = time.monotonic()
+    done = python(code, tmp_path)
+    assert (done.code, time.monotonic() - start < 30) == (0, True)
+    deadline = time.monotonic() + 10
+    while _lives(int(done.lines[0])):
+        assert time.monotonic() < deadline, "the grandchild lives on"
+        time.sleep(0.02)
+
+
+@pytest.mark.skipif(os.name == "nt", reason="no umask there")
+def test_the_files_of_a_child_have_the_same_modes_whoever_runs_it(tmp_path: Path) -> None:
+    before = os.umask(0o077)
+    try:
+        python("open('made', 'w')", tmp_path)
+    finally:
+        os.umask(before)
+    assert (tmp_path / "made").stat().st_mode & 0o777 == 0o644
+
+
 def _lives(pid: int) -> bool:
     """Whether a process runs; one that ended and that nobody waited for does not."""
     try:

@@ -7,7 +7,8 @@ import pytest
 from packaging.requirements import Requirement
 
 from build_tools.errors import FileError, PlanError
-from build_tools.plan import MINIMAL, Plan, SmokePlan, Variant, find_version_file, read_plan
+from build_tools.plan import MINIMAL, Plan, Variant, find_version_file, read_plan
+from build_tools.smoke_plan import SmokePlan
 from build_tools.wheels.edit import WheelEdit
 from tests.build_tools.tiny_project import CHECKOUT
 
@@ -134,6 +135,23 @@ class TestInvalid:
         (tmp_path / "pyproject.toml").write_bytes(b"\xff")
         with pytest.raises(PlanError, match=r"is not UTF-8: .* at byte 0"):
             read_plan(tmp_path)
+
+    def test_toml_that_is_nested_without_end_is_no_traceback(self, tmp_path: Path) -> None:
+        with pytest.raises(PlanError, match="is no valid TOML: it is nested too deeply"):
+            read_plan(project(tmp_path, f"x = {'[' * 200_000}"))
+
+    def test_a_snippet_that_is_nested_without_end_is_a_fault(self) -> None:
+        assert SmokePlan(run="-" * 200_000 + "1").faults == ("run is no Python: it is nested too deeply",)
+
+    def test_a_requirement_with_thousands_of_digits_is_a_fault_or_none(self) -> None:
+        assert len(SmokePlan(requires=(f"demo=={'9' * 5000}",)).faults) <= 1
+
+    def test_a_folder_that_is_not_there_is_named_itself(self, tmp_path: Path) -> None:
+        with pytest.raises(FileError, match="nodir' is not there, expected the folder of a project"):
+            read_plan(tmp_path / "nodir")
+        (tmp_path / "file").write_text("")
+        with pytest.raises(FileError, match="file' is no folder, expected the folder of a project"):
+            read_plan(tmp_path / "file")
 
     def test_a_folder_in_the_place_of_pyproject_is_no_traceback(self, tmp_path: Path) -> None:
         (tmp_path / "pyproject.toml").mkdir()

@@ -15,8 +15,10 @@ from packaging.version import Version
 
 from build_tools import release as release_module
 from build_tools.errors import EditError, FileError, OutputExistsError, PlanError, ToolError, WheelError
-from build_tools.release import Release, format_table, release
-from build_tools.smoke import SmokeResult, Status
+from build_tools.project import Built, build_project
+from build_tools.release import release
+from build_tools.release_record import Release, format_table
+from build_tools.smoke_result import SmokeResult, Status
 from build_tools.wheels.name import WheelName
 from tests.build_tools.command_line import te_wheel
 from tests.build_tools.tiny_project import make_project
@@ -99,11 +101,18 @@ class TestFromAWheel:
         assert [artifact.variant for artifact in done.artifacts] == [None, "cu12", "cpu"]
         assert set(sums_of(tmp_path / "out")) == {BASE, CU12, CPU}
 
-    def test_another_version_than_the_projects_is_noted(self, plan: Path, tmp_path: Path) -> None:
+    def test_another_version_than_the_projects_is_a_warning_that_stays(self, plan: Path, tmp_path: Path) -> None:
         (plan / "VERSION.txt").write_text("1.1")
-        said: list[str] = []
-        release(plan, tmp_path / "out", wheel=make_wheel(tmp_path / "in"), smoke=False, report=said.append)
-        assert f"note: {BASE} has version 1.0, VERSION.txt says 1.1" in said
+        wheel = make_wheel(tmp_path / "in")
+        done = te_wheel("release", "-q", plan, "-o", tmp_path / "out", "--wheel", wheel, "--no-smoke")
+        odd = f"{BASE} has version 1.0, VERSION.txt says 1.1"
+        assert (done.code, done.err) == (0, f"warning: {odd}\n")
+        assert facts_of(tmp_path / "out")["notes"] == [odd]
+
+    @pytest.mark.parametrize("name", ["demo", "Demo"])
+    def test_a_wheel_of_this_project_may_be_spelled_otherwise(self, tmp_path: Path, name: str) -> None:
+        plan = write_plan(tmp_path, f'[project]\nname = "{name}"\n{PLAN}')
+        assert release(plan, tmp_path / "out", wheel=make_wheel(tmp_path / "in"), smoke=False).warnings == ()
 
 
 class TestFromSources:
@@ -193,6 +202,7 @@ class TestFacts:
                 }
             ],
             "failures": [],
+            "notes": [],
         }
 
 
@@ -217,6 +227,10 @@ class TestRefusedBeforeAnythingIsWritten:
         )
         assert [fault.partition(": ")[0] for fault in faults] == ["variant 'a'", "variant 'b'"]
 
+    def test_a_wheel_of_another_project_is_named_with_both(self, tmp_path: Path) -> None:
+        (fault,) = self.refused(tmp_path, f'[project]\nname = "other"\n{PLAN}', PlanError)
+        assert fault == f"{BASE} is a wheel of 'demo', expected one of 'other', the project that the plan belongs to"
+
     def test_two_variants_that_turn_out_to_be_one_file_are_named(self, tmp_path: Path) -> None:
         plan = '[tool.te-wheel.variants.a]\nname = "x"\n[tool.te-wheel.variants.b]\nname = "x"\nlocal = ""\n'
         faults = self.refused(tmp_path, plan, EditError)
@@ -240,6 +254,37 @@ class TestRefusedBeforeAnythingIsWritten:
     def test_a_wheel_that_is_not_there(self, tmp_path: Path) -> None:
         self.refused(tmp_path, PLAN, FileError, wheel=tmp_path / "demo-1.0-py3-none-any.whl")
 
+    def test_every_file_that_is_there_with_other_bytes_is_named(self, plan: Path, tmp_path: Path) -> None:
+        out = tmp_path / "out"
+        out.mkdir()
+        for name in (CPU, CU12, "SHA256SUMS"):
+            (out / name).write_text("something else")
+        wheel = make_wheel(tmp_path / "in")
+        with pytest.raises(OutputExistsError) as caught:
+            release(plan, out, wheel=wheel, smoke=False)
+        assert caught.value.faults == tuple(f"'{out / name}' exists already with other bytes" for name in (CU12, CPU))
+        assert {path.read_text() for path in out.iterdir()} == {"something else"}
+        assert not release(plan, out, wheel=wheel, smoke=False, force=True).failed
+        assert names(out) == sorted([CPU, CU12, "SHA256SUMS", "release.json"])
+
+    def test_an_output_folder_that_cannot_be_written_is_known_before_the_build(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(release_module, "build_project", lambda *_, **__: pytest.fail("the build was started"))
+        (tmp_path / "file").write_text("")
+        with pytest.raises(FileError):
+            release(make_project(tmp_path / "project", plan=PLAN), tmp_path / "file" / "out")
+
+    @pytest.mark.parametrize("edit", ['set = ["Summary: x"]', 'version = "1.0.dev0"', 'name = "Demo"', 'local = ""'])
+    def test_a_variant_that_the_plan_shows_to_be_the_built_wheel_is_known_before_the_build(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, edit: str
+    ) -> None:
+        monkeypatch.setattr(release_module, "build_project", lambda *_, **__: pytest.fail("the build was started"))
+        project = make_project(tmp_path / "project", plan=f"{PLAN}[tool.te-wheel.variants.same]\n{edit}\n")
+        with pytest.raises(PlanError, match="variant 'same' would be the same file as the wheel that it is made from"):
+            release(project, tmp_path / "out")
+        assert not (tmp_path / "out").exists()
+
     def test_an_output_folder_that_is_a_file(self, plan: Path, tmp_path: Path) -> None:
         (tmp_path / "out").write_text("")
         with pytest.raises(FileError, match="is no folder, expected the output folder"):
@@ -249,18 +294,44 @@ class TestRefusedBeforeAnythingIsWritten:
 class TestFailures:
     """One variant that fails does not stop the others, and is not among the sums."""
 
+    @pytest.fixture
+    def full(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A disk that takes every variant but cu12."""
+        write = release_module.repack
+
+        def repack(wheel: Path, folder: Path, edit: Any, **options: Any) -> Any:
+            if edit.name and not options:
+                raise FileError(f"cannot write '{folder / CU12}': No space left on device", hint="free some space")
+            return write(wheel, folder, edit, **options)
+
+        monkeypatch.setattr(release_module, "repack", repack)
+
+    @pytest.mark.usefixtures("full")
     def test_a_variant_that_cannot_be_written_is_named_and_the_others_are_made(
         self, plan: Path, tmp_path: Path
     ) -> None:
-        (tmp_path / "out").mkdir()
-        (tmp_path / "out" / CU12).write_text("something else")
         done = release(plan, tmp_path / "out", wheel=make_wheel(tmp_path / "in"), smoke=False)
         assert done.failed
-        assert [failure.variant for failure in done.failures] == ["cu12"]
         assert list(sums_of(tmp_path / "out")) == [CPU]
         (failure,) = facts_of(tmp_path / "out")["failures"]
-        assert failure == {"variant": "cu12", "faults": [f"'{CU12}' exists already with other bytes"]}
-        assert (tmp_path / "out" / CU12).read_text() == "something else"
+        assert failure == {"variant": "cu12", "faults": [f"cannot write '{CU12}': No space left on device"]}
+        assert names(tmp_path / "out") == sorted([CPU, "SHA256SUMS", "release.json"])
+
+    @pytest.mark.usefixtures("full")
+    def test_the_job_page_shows_it_and_the_hint_is_kept(
+        self, plan: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        page = tmp_path / "page"
+        monkeypatch.setenv("GITHUB_ACTIONS", "true")
+        monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(page))
+        wheel = make_wheel(tmp_path / "in")
+        done = te_wheel("release", plan, "-o", tmp_path / "out", "--wheel", wheel, "--no-smoke")
+        assert done.code == 2
+        assert "hint: free some space" in done.err
+        rows = [line.split(" | ") for line in page.read_text().splitlines() if line.startswith("| ")]
+        assert rows[0] == ["| wheel", "check", "install", "import", "version |"]
+        assert rows[2][:2] == [f"| {CPU}", "passed"]
+        assert rows[3][:2] == ["| variant cu12: not written", "failed"]
 
     def test_a_broken_rule_fails_a_wheel(self, plan: Path, tmp_path: Path) -> None:
         wheel = make_wheel(tmp_path / "in", files={"demo/a.py": "", "Demo/a.py": ""})
@@ -321,6 +392,96 @@ def test_each_wheel_is_tried_in_a_layer_over_one_base(tmp_path: Path, monkeypatc
     assert not done.failed
 
 
+class TestInterrupted:
+    """A run that is broken off leaves what was there before, whenever that happens."""
+
+    @pytest.fixture
+    def before(self, plan: Path, tmp_path: Path) -> dict[str, bytes]:
+        """The output folder with an earlier release, of another wheel."""
+        release(plan, tmp_path / "out", wheel=make_wheel(tmp_path / "old", files={"demo/old.py": ""}), smoke=False)
+        return contents(tmp_path / "out")
+
+    def test_while_a_wheel_is_tried(
+        self, plan: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: dict[str, bytes]
+    ) -> None:
+        def tried(wheel: Path, **_: object) -> SmokeResult:
+            raise KeyboardInterrupt
+
+        stand_in(monkeypatch, tried)
+        for out in ("out", "new"):
+            with pytest.raises(KeyboardInterrupt):
+                release(plan, tmp_path / out, wheel=make_wheel(tmp_path / "in"), force=True)
+        assert contents(tmp_path / "out") == before
+        assert not (tmp_path / "new").exists()
+
+    @pytest.mark.parametrize("count", range(4))
+    @pytest.mark.parametrize("links", [True, False], ids=["with links", "without links"])
+    def test_while_the_files_get_their_places(
+        self,
+        plan: Path,
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        before: dict[str, bytes],
+        count: int,
+        links: bool,
+    ) -> None:
+        wheel, move, moved = make_wheel(tmp_path / "in"), release_module._move, 0
+
+        def interrupted(source: Path, target: Path) -> None:
+            nonlocal moved
+            if moved == count:
+                raise KeyboardInterrupt
+            moved += 1
+            move(source, target)
+
+        def no_links(source: Path, target: Path) -> None:
+            raise PermissionError(1, "no links here")
+
+        monkeypatch.setattr(release_module, "_move", interrupted)
+        if not links:
+            monkeypatch.setattr(os, "link", no_links)
+        with pytest.raises(KeyboardInterrupt):
+            release(plan, tmp_path / "out", wheel=wheel, smoke=False, force=True)
+        assert contents(tmp_path / "out") == before
+
+    def test_a_file_that_another_run_makes_meanwhile_stays(self, plan: Path, tmp_path: Path) -> None:
+        wheel, theirs = make_wheel(tmp_path / "in"), tmp_path / "out" / CPU
+
+        def meanwhile(work: Path, folder: Path, names: Any) -> None:
+            theirs.write_text("theirs")
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(release_module, "_require_free", meanwhile)
+            with pytest.raises(OutputExistsError, match="made by another run meanwhile"):
+                release(plan, tmp_path / "out", wheel=wheel, smoke=False)
+        assert contents(tmp_path / "out") == {CPU: b"theirs"}
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def test_a_built_wheel_that_the_plan_does_not_fit_is_kept_for_the_next_run(tmp_path: Path) -> None:
+    bad = '[tool.te-wheel.variants.cpu]\nlocal = "cpu"\nremove-file = ["nothing/*"]\n'
+    project = make_project(tmp_path / "project", plan=bad)
+    with pytest.raises(EditError) as caught:
+        release(project, tmp_path / "out", smoke=False)
+    kept = tmp_path / "out" / "demo-1.0.dev0-py3-none-any.whl"
+    assert names(tmp_path / "out") == [kept.name]
+    assert (caught.value.hint or "").endswith(f"the built wheel is kept: mend the plan, then give --wheel {kept}")
+    plan = (project / "pyproject.toml").read_text().replace('remove-file = ["nothing/*"]', "")
+    (project / "pyproject.toml").write_text(plan)
+    assert not release(project, tmp_path / "out", wheel=kept, smoke=False).failed
+
+
+def test_the_released_sdist_builds_the_released_wheel(tmp_path: Path) -> None:
+    done = release(make_project(tmp_path / "project", plan=PLAN), tmp_path / "out", smoke=False)
+    assert done.sdist is not None
+    shutil.unpack_archive(done.sdist.path, tmp_path / "again", filter="data")
+    again: Built = build_project(tmp_path / "again" / "demo-1.0.dev0", tmp_path / "built")
+    assert again.wheel.read_bytes() == done.source.path.read_bytes()
+
+
 class TestTable:
     def test_it_has_a_line_for_each_file_and_the_reasons_below(
         self, plan: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -338,6 +499,21 @@ class TestTable:
             [CPU, *size(done, 1), "cpu", "passed", "passed", "failed"],
         ]
         assert lines[3:] == [f"{CU12}: import skipped: no torch", f"{CPU}: version failed: demo.__version__ is '2'"]
+
+    def test_what_a_wheel_says_cannot_steer_a_terminal(
+        self, plan: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        why = Status.failed("\x1b]0;owned\x07\nall passed")
+        stand_in(monkeypatch, lambda wheel, **_: SmokeResult(wheel.name, why, why, why))
+        done = release(plan, tmp_path / "out", wheel=make_wheel(tmp_path / "in"))
+        assert all(line.isprintable() for line in format_table(done).split("\n"))
+        assert "all passed" not in format_table(done).splitlines()
+
+    @pytest.mark.parametrize(("count", "said"), [(1, "1 error"), (2, "2 errors")])
+    def test_errors_are_counted_in_words(self, plan: Path, tmp_path: Path, count: int, said: str) -> None:
+        files = {f"{folder}/{n}.py": "" for n in range(count) for folder in ("demo", "Demo")}
+        done = release(plan, tmp_path / "out", wheel=make_wheel(tmp_path / "in", files=files), smoke=False)
+        assert done.artifacts[0].check == said
 
 
 def size(done: Release, index: int) -> list[str]:
@@ -368,6 +544,25 @@ class TestCommandLine:
         assert te_wheel(*common, "--only", "cu13").errors == [
             "the plan has no variant 'cu13', expected one of 'cu12', 'cpu'"
         ]
+
+    def test_what_was_skipped_is_a_warning_even_under_quiet(
+        self, plan: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        alone, skipped = Status.passed("without dependencies"), Status.skipped("no torch")
+        stand_in(monkeypatch, lambda wheel, **_: SmokeResult(wheel.name, alone, skipped, Status.passed()))
+        done = te_wheel("release", "-q", plan, "-o", tmp_path / "out", "--wheel", make_wheel(tmp_path / "in"))
+        assert done.code == 0
+        assert done.err.splitlines() == [f"warning: {name}: import skipped: no torch" for name in (CU12, CPU)]
+        assert f"{CPU}: install passed, without dependencies" in done.lines
+
+    @pytest.mark.parametrize("option", ["-o", "--wheel"])
+    def test_an_empty_path_is_a_mistake(self, plan: Path, option: str) -> None:
+        done = te_wheel("release", plan, option, "")
+        assert (done.code, done.errors) == (2, [f"{option} is empty, expected a path"])
+
+    def test_a_project_that_is_not_there_is_named(self, tmp_path: Path) -> None:
+        done = te_wheel("release", tmp_path / "nodir")
+        assert done.errors == [f"'{tmp_path / 'nodir'}' is not there, expected the folder of a project"]
 
 
 def test_every_output_name_is_in_normal_form(plan: Path, tmp_path: Path) -> None:

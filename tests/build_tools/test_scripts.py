@@ -5,8 +5,10 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
+import time
 import tomllib
 import venv
 from dataclasses import dataclass
@@ -14,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.build_tools.command_line import te_wheel
 from tests.build_tools.tiny_project import CHECKOUT, copy_checkout, need_registry
 from tests.build_tools.wheel_factory import make_wheel
 
@@ -136,8 +139,32 @@ class TestBuildWheelsScript:
         ]
         assert "installing packaging>=24.2 build>=1.3" in done.stderr
         assert done.stdout == ""
-        assert copy.run("scripts/build_wheels.sh", "-h").returncode == 0
-        assert copy.take_log() == [["build_tools", "release", "ROOT", "-h"]]
+
+    @pytest.mark.parametrize("option", ["-h", "--help"])
+    def test_its_help_is_its_own_and_needs_no_environment(self, copy: Copy, option: str) -> None:
+        done = copy.run("scripts/build_wheels.sh", "-o", "x", option, PYTHON="no such python")
+        assert (done.returncode, done.stderr) == (0, "")
+        assert done.stdout.startswith("usage: scripts/build_wheels.sh [options]\n")
+        theirs = set(re.findall(r"--[a-z-]+", te_wheel("release", "--help").out))
+        assert set(re.findall(r"--[a-z-]+", done.stdout)) == theirs
+        assert copy.take_log() == []
+
+    def test_the_checkout_is_found_in_any_locale(self, tmp_path: Path) -> None:
+        code = re.search(
+            r"-c 'import os, pathlib.*?\n(.*?)' \"\$root\"", (SCRIPTS / "build_wheels.sh").read_text(), re.S
+        )
+        assert code is not None
+        home, root = tmp_path / "env", tmp_path / "ch\xe9ck out"
+        venv.create(home, with_pip=False, symlinks=os.name != "nt")
+        (root / "marker").mkdir(parents=True)
+        python = next((home / "bin").glob("python3"))
+        for locale in ("C", "C.UTF-8"):
+            env = {**os.environ, "LC_ALL": locale}
+            subprocess.run([python, "-c", f"import os, pathlib, sys, sysconfig\n{code[1]}", root], env=env, check=True)
+            done = subprocess.run(
+                [python, "-c", "import marker"], env=env, cwd=tmp_path, capture_output=True, text=True
+            )
+            assert (done.returncode, done.stderr) == (0, "")
 
 
 @pytest.mark.parametrize("script", ["scripts/build_wheels.sh", "scripts/test.sh"])
@@ -159,12 +186,67 @@ class TestPython:
 
     def test_a_python_without_venv(self, copy: Copy, script: str) -> None:
         bare = copy.stand_in / "bare"
-        bare.write_text('#!/bin/sh\ncase "$*" in *ensurepip*) exit 1 ;; esac\n')
+        bare.write_text('#!/bin/sh\ncase "$*" in *ensurepip*) exit 1 ;; *te-wheel*) echo te-wheel ;; esac\n')
         bare.chmod(0o755)
         done = copy.run(script, PYTHON=str(bare))
         assert done.returncode == 2
         assert "has no module venv, or none of ensurepip" in done.stderr.splitlines()[0]
         assert done.stderr.splitlines()[1].startswith("hint: ")
+
+    @pytest.mark.parametrize("program", ["false", "true"])
+    def test_a_program_that_is_no_python(self, copy: Copy, script: str, program: str) -> None:
+        path = shutil.which(program)
+        assert path
+        done = copy.run(script, PYTHON=path)
+        assert done.returncode == 2
+        assert done.stderr.splitlines()[0] == f"error: Python 3.11 or newer is needed, found no version ({path})"
+
+    def test_a_dead_shim_is_passed_by(self, copy: Copy, script: str) -> None:
+        shims = copy.stand_in / "shims"
+        shims.mkdir()
+        (shims / "python3").write_text("#!/bin/sh\necho 'pyenv: no version is set' >&2\nexit 127\n")
+        (shims / "python3.14").write_text((copy.stand_in / "python3").read_text())
+        for shim in shims.iterdir():
+            shim.chmod(0o755)
+        done = copy.run(script, PYTHON="", PATH=f"{shims}{os.pathsep}{os.environ['PATH']}")
+        assert done.returncode == 0, done.stderr
+        assert ["venv"] in copy.take_log()
+
+    @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+    def test_a_signal_ends_what_the_script_started(self, copy: Copy, script: str, number: signal.Signals) -> None:
+        slow = copy.stand_in / "slow"
+        note = 'echo $! >"$STAND_IN/new"; mv "$STAND_IN/new" "$STAND_IN/pid"'
+        wait = f"'-m pip install '*) sleep 300 & {note}; wait"
+        slow.write_text(STAND_IN.replace("'-m pip install '*) shift 6;", f"{wait} ;;\n  never) "))
+        slow.chmod(0o755)
+        env = {**os.environ, "PYTHON": str(slow), "STAND_IN": str(copy.stand_in)}
+        with subprocess.Popen([copy.root / script], env=env, stderr=subprocess.PIPE) as running:
+            pid = int(wait_for(copy.stand_in / "pid"))
+            running.send_signal(number)
+            assert running.wait(20) == 128 + number
+        deadline = time.monotonic() + 10
+        while Path(f"/proc/{pid}").exists() and "State:\tZ" not in Path(f"/proc/{pid}/status").read_text():
+            assert time.monotonic() < deadline, "the child lives on"
+            time.sleep(0.02)
+
+    @pytest.mark.skipif(shutil.which("flock") is None, reason="no flock")
+    def test_of_two_first_runs_one_makes_the_environment(self, copy: Copy, script: str) -> None:
+        slow = copy.stand_in / "python3"
+        slow.write_text(STAND_IN.replace("'-m venv -- '*) note venv;", "'-m venv -- '*) note venv; sleep 1;"))
+        env = {**os.environ, "PYTHON": str(slow), "STAND_IN": str(copy.stand_in)}
+        runs = [subprocess.Popen([copy.root / script], env=env, stderr=subprocess.PIPE) for _ in range(2)]
+        said = b"".join(run.communicate()[1] for run in runs)
+        assert [run.returncode for run in runs] == [0, 0]
+        assert copy.take_log().count(["venv"]) == 1
+        assert b"waiting for another run" in said
+
+
+def wait_for(path: Path) -> str:
+    deadline = time.monotonic() + 20
+    while not path.exists():
+        assert time.monotonic() < deadline, f"{path.name} never came"
+        time.sleep(0.02)
+    return path.read_text()
 
 
 class TestCi:
@@ -199,23 +281,28 @@ class TestRepackWheelScript:
         assert done.stderr.startswith("error: ")
         assert "Traceback" not in done.stderr
 
-    def test_without_packaging_it_says_so_in_one_line(self, tmp_path: Path) -> None:
+
+@pytest.mark.parametrize("path", [SCRIPTS / "repack_wheel.py", CHECKOUT / "build_tools" / "__main__.py"])
+class TestBarePython:
+    """What starts from a checkout says in one line what the Python lacks."""
+
+    def test_without_packaging(self, path: Path, tmp_path: Path) -> None:
         venv.create(tmp_path / "bare", with_pip=False, symlinks=os.name != "nt")
         python = next((tmp_path / "bare").glob("[bS]*/python*"))
-        done = subprocess.run([python, SCRIPTS / "repack_wheel.py"], capture_output=True, text=True)
+        done = subprocess.run([python, path], capture_output=True, text=True)
         assert done.returncode == 2
         (line,) = done.stderr.splitlines()
         assert line.startswith("error: the package 'packaging' is not installed: ")
 
-    def test_with_an_old_python_it_says_so_in_one_line(self) -> None:
-        path = SCRIPTS / "repack_wheel.py"
+    def test_with_an_old_python(self, path: Path) -> None:
         code = f"import sys, runpy; sys.version_info = (3, 6, 15); runpy.run_path({str(path)!r}, run_name='__main__')"
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
         assert done.returncode == 2
         assert re.fullmatch(r"error: Python 3\.11 or newer is needed, this is \S+\n", done.stderr)
 
-    def test_an_old_python_can_parse_it(self) -> None:
-        ast.parse((SCRIPTS / "repack_wheel.py").read_text(), feature_version=(3, 4))
+    def test_an_old_python_can_parse_it(self, path: Path) -> None:
+        for file in (path, CHECKOUT / "build_tools" / "__init__.py"):
+            ast.parse(file.read_text(), feature_version=(3, 4))
 
 
 @pytest.mark.parametrize("script", ["build_wheels.sh", "test.sh", "repack_wheel.py", "../.ci/run"])

@@ -1,13 +1,14 @@
 from __future__ import annotations
 
 import io
+import os
 import tarfile
 from pathlib import Path
 
 import pytest
 
 from build_tools.errors import BuildError, FileError
-from build_tools.sdist import Sdist, read_sdist, settle_sdist
+from build_tools.sdist import Sdist, read_sdist, settle_sdist, unpack_sdist
 
 FILES = {"demo-1.0/PKG-INFO": "Metadata-Version: 2.1\nName: Demo\nVersion: 1.0\n\n", "demo-1.0/demo.py": "VALUE = 1\n"}
 
@@ -96,3 +97,23 @@ class TestSettle:
             assert stream is not None
             assert stream.read() == b"abc"
         assert list(tmp_path.iterdir()) == [path]
+
+
+class TestUnpack:
+    def test_modes_and_times_are_those_of_the_archive_whatever_the_umask(self, tmp_path: Path) -> None:
+        path = make_sdist(tmp_path / "one", mode=0o755)
+        settle_sdist(path, 315532800)
+        before = os.umask(0o077)
+        try:
+            top = unpack_sdist(path, tmp_path / "out")
+        finally:
+            os.umask(before)
+        assert top == tmp_path / "out" / "demo-1.0"
+        facts = (top / "demo.py").stat()
+        assert (facts.st_mode & 0o777, facts.st_mtime) == (0o755, 315532800)
+
+    def test_nothing_lands_outside(self, tmp_path: Path) -> None:
+        path = make_sdist(tmp_path / "one", {**FILES, "demo-1.0/../../outside": ""})
+        with pytest.raises(BuildError, match="cannot be unpacked"):
+            unpack_sdist(path, tmp_path / "out")
+        assert not (tmp_path / "outside").exists()

@@ -9,7 +9,8 @@ import pytest
 
 from build_tools import smoke
 from build_tools.errors import FileError, ToolError, WheelNameError
-from build_tools.smoke import Base, SmokeResult, Status, smoke_wheel
+from build_tools.smoke import Base, smoke_wheel
+from build_tools.smoke_result import SmokeResult, Status
 from tests.build_tools.command_line import te_wheel
 from tests.build_tools.wheel_factory import make_wheel
 
@@ -126,6 +127,22 @@ class TestFailed:
         assert str(result.imported) == f"failed: the interpreter ended {how}: it printed nothing"
         assert str(result.version) == "skipped: the interpreter died"
 
+    @pytest.mark.parametrize(
+        "answer", ["{}", "[]", "[" * 100_000, '{"installed": 1, "versions": {}, "faults": []}', "\\xff"], ids=range(5)
+    )
+    def test_an_answer_that_the_wheel_wrote_itself_has_not_passed(
+        self, empty: Base, tmp_path: Path, answer: str
+    ) -> None:
+        code = f"import os, sys\nopen(sys.argv[2], 'wb').write({answer!r}.encode('latin-1'))\nos._exit(0)\n"
+        result = smoke_wheel(make_wheel(tmp_path, files={"demo/__init__.py": code}), base=empty)
+        assert str(result.imported) == "failed: the interpreter ended with exit code 0: it printed nothing"
+
+    def test_a_requires_python_with_thousands_of_digits_is_the_installers_to_judge(
+        self, empty: Base, tmp_path: Path
+    ) -> None:
+        wheel = make_wheel(tmp_path, headers=[f"Requires-Python: >={'9' * 5000}"])
+        assert str(smoke_wheel(wheel, base=empty).install).startswith("failed: ")
+
     def test_a_version_of_the_code_that_is_not_the_wheels_is_named(self, empty: Base, tmp_path: Path) -> None:
         wheel = make_wheel(tmp_path, files={"demo/__init__.py": "__version__ = '2.0'"})
         result = smoke_wheel(wheel, base=empty)
@@ -160,7 +177,9 @@ class TestSkipped:
         wheel = make_wheel(tmp_path, files=VERSIONED, headers=["Requires-Dist: helper"])
         result = smoke_wheel(wheel, requires=["helper==7.0"], imports=["demo"], run="1", report=said.append)
         why = "helper==7.0 could not be installed, so the wheel was installed without dependencies"
-        assert result == SmokeResult(wheel.name, PASSED, Status.skipped(why), PASSED)
+        alone = Status.passed("without dependencies")
+        assert result == SmokeResult(wheel.name, alone, Status.skipped(why), PASSED)
+        assert str(result.install) == "passed, without dependencies"
         assert any("No matching distribution found for helper==7.0" in line for line in said)
 
     def test_a_wheel_without_modules_is_installed_and_its_version_compared(self, empty: Base, tmp_path: Path) -> None:
@@ -194,10 +213,27 @@ class TestCannotBeTried:
             smoke_wheel(make_wheel(tmp_path))
 
     def test_a_missing_file_and_a_wrong_name_are_errors(self, tmp_path: Path) -> None:
-        with pytest.raises(FileError):
-            smoke_wheel(tmp_path / "demo-1.0-py3-none-any.whl")
+        for name in ("demo-1.0-py3-none-any.whl", "nofile.whl"):
+            with pytest.raises(FileError, match=f"cannot read '.*{name}': No such file"):
+                smoke_wheel(tmp_path / name)
+        (tmp_path / "demo.whl").write_text("")
         with pytest.raises(WheelNameError):
             smoke_wheel(tmp_path / "demo.whl")
+
+
+@pytest.mark.parametrize("locale", ["C", "C.UTF-8"])
+def test_the_base_is_found_in_any_locale(
+    offline: pytest.MonkeyPatch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, locale: str
+) -> None:
+    temporary = tmp_path / "t\xe9mp"
+    temporary.mkdir()
+    make_wheel(tmp_path / "links", name="helper")
+    for name, value in {"LC_ALL": locale, "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "links"))
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+    with Base(["helper==1.0"]) as base:
+        assert smoke_wheel(make_wheel(tmp_path), imports=["helper"], base=base).imported == PASSED
 
 
 class TestIsolation:
@@ -253,3 +289,22 @@ class TestCommandLine:
     def test_a_wheel_that_cannot_be_tried_is_exit_2(self, tmp_path: Path) -> None:
         done = te_wheel("smoke", make_wheel(tmp_path, tags="py3-none-win32"))
         assert (done.code, done.out, len(done.errors)) == (2, "", 1)
+
+    def test_every_mistake_in_what_is_asked_for_is_named_before_an_environment_is_made(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(smoke, "smoke_wheel", lambda *_, **__: pytest.fail("it was tried"))
+        wrong = ("--requires", "-r x", "--import", "a-b", "--import", "demo", "--run", "1 +")
+        done = te_wheel("smoke", make_wheel(tmp_path), *wrong)
+        assert (done.code, done.out) == (2, "")
+        assert done.errors == [
+            "--requires holds '-r x', which is no requirement such as 'torch==2.13.0'",
+            "--import holds 'a-b', which is no module name such as 'demo.core'",
+            "--run is no Python: invalid syntax in '1 +'",
+        ]
+
+    def test_what_the_wheel_says_cannot_steer_a_terminal(self, tmp_path: Path) -> None:
+        code = "raise ImportError('\\x1b]0;owned\\x07')"
+        done = te_wheel("smoke", "-q", make_wheel(tmp_path, files={"demo.py": code}))
+        assert all(line.isprintable() for line in done.out.split("\n"))
+        assert done.code == 1
