@@ -16,6 +16,8 @@ MAX_NAME = 4096
 """Bytes of a whole name; no file system takes longer ones."""
 MAX_PART = 255
 """Bytes of one part of a name."""
+DATA_SCHEMES = ("purelib", "platlib", "headers", "scripts", "data")
+"""The folders that ``.data`` may hold: each goes to its own place when the wheel is installed."""
 _INVISIBLE = {"Cf", "Co", "Cn"}
 
 
@@ -34,6 +36,12 @@ def is_odd(name: str) -> bool:
         return len(name) > MAX_PART and max(map(len, name.split("/"))) > MAX_PART
     invisible = any(unicodedata.category(char) in _INVISIBLE for char in name)
     return invisible or max(len(part.encode()) for part in name.split("/")) > MAX_PART
+
+
+def is_data_path(rest: str) -> bool:
+    """Whether a path below ``.data`` is one that installers know where to put."""
+    scheme, slash, file = rest.partition("/")
+    return scheme in DATA_SCHEMES and bool(slash and file)
 
 
 def check_names(names: Iterable[str]) -> list[Finding]:

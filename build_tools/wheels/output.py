@@ -12,6 +12,7 @@ import errno
 import os
 import re
 import stat
+from abc import ABC, abstractmethod
 from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, Self
@@ -31,7 +32,43 @@ _NO_LINKS = {
 }
 
 
-class OutputFile:
+class _Output(ABC):
+    """What a file and a folder share: both are made beside their place, and discarded unless published."""
+
+    path: Path
+    _made: list[Path]
+    """The folders that were made for it, the deepest first."""
+
+    def __enter__(self) -> Self:
+        folder = self.path.parent
+        try:
+            self._made = _make_folders(folder)
+            remove_leftovers(folder)
+            self._create(folder)
+        except BaseException as error:
+            self._discard()
+            if isinstance(error, OSError) and not isinstance(error, ReleaseError):
+                raise FileError.of("write", self.path, error) from error
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._discard()
+        if isinstance(error, OSError) and not isinstance(error, ReleaseError):
+            raise FileError.of("write", self.path, error) from error
+
+    @abstractmethod
+    def _create(self, folder: Path) -> None:
+        """Make the temporary one in ``folder`` and lock it."""
+
+    @abstractmethod
+    def _discard(self) -> None:
+        """Remove the temporary one, if it is there, and close what is open."""
+
+
+class OutputFile(_Output):
     """A file being written for ``path``; a context manager.
 
     Leaving it without :meth:`publish` removes the temporary file. Every failure of the operating
@@ -42,25 +79,7 @@ class OutputFile:
         self.path = path
         self._mode = mode
         self._temporary: Path | None = None
-        self._made: list[Path] = []
         self.fd = -1
-
-    def __enter__(self) -> Self:
-        folder = self.path.parent
-        try:
-            self._made = _make_folders(folder)
-            remove_leftovers(folder)
-            self._create(folder)
-        except FileError:
-            self._discard()
-            raise
-        except OSError as error:
-            self._discard()
-            raise FileError.of("write", self.path, error) from error
-        except BaseException:
-            self._discard()
-            raise
-        return self
 
     def _create(self, folder: Path) -> None:
         while True:
@@ -143,13 +162,6 @@ class OutputFile:
             os.replace(self._temporary, self.path)
             self._temporary = None
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._discard()
-        if isinstance(error, OSError) and not isinstance(error, ReleaseError):
-            raise FileError.of("write", self.path, error) from error
-
     def _discard(self) -> None:
         if self._temporary is not None:
             with contextlib.suppress(OSError):
@@ -160,7 +172,7 @@ class OutputFile:
             self.fd = -1
 
 
-class OutputFolder:
+class OutputFolder(_Output):
     """A folder being filled for ``path``; a context manager.
 
     Fill :attr:`temporary`, then :meth:`publish`. Leaving it otherwise removes what was written.
@@ -172,25 +184,11 @@ class OutputFolder:
         self._fd = -1
 
     def __enter__(self) -> Self:
-        folder = self.path.parent
         if os.path.lexists(self.path):
             raise OutputExistsError(
                 f"{str(self.path)!r} exists already", hint="remove it, or choose another folder with -d"
             )
-        try:
-            _make_folders(folder)
-            remove_leftovers(folder)
-            self._create(folder)
-        except FileError:
-            self._discard()
-            raise
-        except OSError as error:
-            self._discard()
-            raise FileError.of("write", self.path, error) from error
-        except BaseException:
-            self._discard()
-            raise
-        return self
+        return super().__enter__()
 
     def _create(self, folder: Path) -> None:
         while True:
@@ -220,13 +218,6 @@ class OutputFolder:
                 raise OutputExistsError(f"{str(self.path)!r} exists already") from None
             raise
         self.temporary = self.path
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._discard()
-        if isinstance(error, OSError) and not isinstance(error, ReleaseError):
-            raise FileError.of("write", self.path, error) from error
 
     def _discard(self) -> None:
         if self.temporary != self.path:

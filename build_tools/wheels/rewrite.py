@@ -23,12 +23,12 @@ from build_tools.wheels.deflate import Piece, deflate_files, file_blocks
 from build_tools.wheels.edit import WheelEdit, is_protected, pattern_regex, split_file
 from build_tools.wheels.finding import Finding
 from build_tools.wheels.header_edit import Change, edit_metadata, edit_wheel, header_changes
-from build_tools.wheels.member_names import check_names
+from build_tools.wheels.member_names import DATA_SCHEMES, check_names, is_data_path
 from build_tools.wheels.name import WheelName, parse_tag_set
 from build_tools.wheels.output import OutputFile
 from build_tools.wheels.record import Record, Row, digest_text
 from build_tools.wheels.times import epoch_dos_time
-from build_tools.wheels.wheel import DATA_SCHEMES, SIGNATURES, SoundWheel, Wheel, is_data_path
+from build_tools.wheels.wheel import SIGNATURES, SoundWheel, Wheel
 from build_tools.wheels.zip_format import Entry
 
 

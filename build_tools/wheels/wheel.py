@@ -26,6 +26,7 @@ from build_tools.wheels.central_directory import Member
 from build_tools.wheels.core_metadata import NEWEST, is_repeatable
 from build_tools.wheels.finding import Finding
 from build_tools.wheels.headers import Headers
+from build_tools.wheels.member_names import DATA_SCHEMES, is_data_path
 from build_tools.wheels.name import MAX_TAGS, WheelName, compress_tags, decode_url, normalize_name, parse_stem, shorten
 from build_tools.wheels.record import Record
 
@@ -36,19 +37,12 @@ MAX_RECORD = 128 << 20
 SIGNATURES = ("RECORD.jws", "RECORD.p7s")
 KNOWN_WHEEL = (1, 0)
 
-DATA_SCHEMES = ("purelib", "platlib", "headers", "scripts", "data")
 _DISAGREEMENTS = {
     "filename", "dist-info-name", "data-name", "metadata-name", "metadata-version-field", "wheel-tags", "wheel-build"
 }  # fmt: skip
 _REQUIRED = {"metadata-version", "name", "version"}
 
 T = TypeVar("T")
-
-
-def is_data_path(rest: str) -> bool:
-    """Whether a path below ``.data`` is one that installers know where to put."""
-    scheme, slash, file = rest.partition("/")
-    return scheme in DATA_SCHEMES and bool(slash and file)
 
 
 @dataclass(frozen=True, slots=True)
