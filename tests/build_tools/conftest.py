@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+import os
+
 import pytest
 from hypothesis import settings
 
-# A busy machine is no fault of an example.
-settings.register_profile("build_tools", deadline=None)
+# A busy machine is no fault of an example, and a run of CI tries what the run before it tried.
+settings.register_profile("build_tools", deadline=None, derandomize=bool(os.environ.get("CI")))
 settings.load_profile("build_tools")
 
 
