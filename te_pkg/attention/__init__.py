@@ -9,5 +9,14 @@ Names and argument order that Transformer Engine has too are drop-in: change the
 from te_pkg.attention import capture
 from te_pkg.attention.caching import cache_info, clear_caches
 from te_pkg.attention.cu_seqlens import get_full_cu_seqlens
+from te_pkg.attention.layout import PackedLayout, Padding, classify_padding
 
-__all__ = ["cache_info", "capture", "clear_caches", "get_full_cu_seqlens"]
+__all__ = [
+    "PackedLayout",
+    "Padding",
+    "cache_info",
+    "capture",
+    "classify_padding",
+    "clear_caches",
+    "get_full_cu_seqlens",
+]

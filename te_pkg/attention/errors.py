@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
+# A tensor of garbage has as many faults as entries.
+_FAULTS_SHOWN = 20
+
 
 class AttentionError(Exception):
     """Root of the family."""
@@ -25,3 +30,24 @@ class OffsetOverflowError(AttentionError, OverflowError):
     def __init__(self, message: str, offset: int) -> None:
         super().__init__(message)
         self.offset = offset
+
+
+class LayoutError(AttentionError, ValueError):
+    """Offsets, lengths or sizes that are no layout.
+
+    Attributes:
+        faults: every fault of the input, one sentence each; the message shows the first of them.
+    """
+
+    def __init__(self, faults: Iterable[str]) -> None:
+        self.faults = tuple(faults)
+        shown = self.faults[:_FAULTS_SHOWN]
+        hidden = len(self.faults) - len(shown)
+        super().__init__("\n".join([*shown, f"and {hidden} faults more"] if hidden else shown))
+
+    def __reduce__(self) -> tuple[type[LayoutError], tuple[tuple[str, ...]]]:
+        return type(self), (self.faults,)
+
+
+class HostReadError(AttentionError, RuntimeError):
+    """A value is needed on the host where none may be read: under CUDA graph capture, or of tensors without values."""
