@@ -51,3 +51,15 @@ class LayoutError(AttentionError, ValueError):
 
 class HostReadError(AttentionError, RuntimeError):
     """A value is needed on the host where none may be read: under CUDA graph capture, or of tensors without values."""
+
+
+class CaptureError(AttentionError, RuntimeError):
+    """A CUDA graph that is being captured could not record what was asked for."""
+
+
+class ArgumentError(AttentionError, ValueError):
+    """An argument has a value that cannot be meant."""
+
+
+class PaddingError(AttentionError, ValueError):
+    """A layout has padding where what was asked for has none."""

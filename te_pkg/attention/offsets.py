@@ -1,4 +1,4 @@
-"""Offsets of packed sequences: built, read and checked. The only place that looks at their values.
+"""Offsets of packed sequences: made of lengths, masks and positions, without a host sync that is not needed.
 
 ``b`` sequences. Offsets count rows, int32, ``[b + 1]``, and start at 0.
 """
@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import operator
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, NamedTuple, SupportsIndex, cast
+from typing import Any, SupportsIndex, cast
 
 import torch
 from torch._C import _functorch, _get_tracing_state, _len_torch_dispatch_stack
@@ -20,66 +20,68 @@ from torch.fx.experimental.proxy_tensor import ProxyTorchDispatchMode
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from te_pkg.attention import capture
-from te_pkg.attention.errors import ArgumentTypeError, LayoutError
+from te_pkg.attention.caching import Device, resolve_device
+from te_pkg.attention.errors import (
+    ArgumentTypeError,
+    CaptureError,
+    HostReadError,
+    LayoutError,
+    OffsetOverflowError,
+)
 
 __all__ = [
     "INT32_MAX",
-    "CheckedOffsets",
-    "check_lengths",
-    "check_offsets",
+    "as_int32",
     "integers",
-    "offsets_from_counts",
+    "is_traced",
+    "offsets_of_counts",
+    "offsets_of_positions",
+    "offsets_of_token_mask",
     "ordinary",
+    "place_of",
+    "refuse_upload",
+    "shape_faults",
     "tensor_of",
     "why_unreadable",
 ]
 
 INT32_MAX = 2**31 - 1
-
-_CAPTURE = "a CUDA graph is being captured"
-_TRACE = "the program is being traced"
-_NO_VALUES = "the tensors are fake or on the meta device"
-
-
-class CheckedOffsets(NamedTuple):
-    """Offsets without a fault, with what the host knows of them."""
-
-    cu_seqlens: torch.Tensor
-    cu_seqlens_padded: torch.Tensor
-    total_tokens: int
-    max_seqlen: int
-    lengths: tuple[int, ...] | None = None
-    slot_offsets: tuple[int, ...] | None = None
-    real_tokens: int | None = None
+_INTEGERS = (torch.int32, torch.int64, torch.int16, torch.int8, torch.uint8)
 
 
 def why_unreadable(*tensors: torch.Tensor) -> str | None:
     """Why the values of ``tensors`` may not be read now, or None where they may. Reads nothing.
 
+    >>> why_unreadable(torch.ones(2)), why_unreadable(torch.ones(2, device="meta"))
+    (None, 'the tensors have no values')
+    """
+    if not is_compiling() and capture.is_capturing():
+        return "a CUDA graph is being captured"
+    if is_traced(*tensors):
+        return "the program is being traced"
+    if any(tensor.is_meta for tensor in tensors):
+        return "the tensors have no values"
+    return None
+
+
+def is_traced(*tensors: torch.Tensor) -> bool:
+    """Whether ``tensors``, or those made now, stand for others that a later run will put in their place.
+
     A dispatch mode of somebody else's, such as one that counts operations, is no reason: the values are there.
     """
-    if is_compiling():
-        return _TRACE
-    if capture.is_capturing():
-        return _CAPTURE
-    if _get_tracing_state() is not None or (
-        _len_torch_dispatch_stack()
-        and any(
-            isinstance(mode, (FakeTensorMode, FunctionalTensorMode, ProxyTorchDispatchMode))
-            for mode in _get_current_dispatch_mode_stack()
-        )
+    if is_compiling() or _get_tracing_state() is not None:
+        return True
+    if _len_torch_dispatch_stack() and any(
+        isinstance(mode, (FakeTensorMode, FunctionalTensorMode, ProxyTorchDispatchMode))
+        for mode in _get_current_dispatch_mode_stack()
     ):
-        return _TRACE
-    for tensor in tensors:
-        if tensor.is_meta or isinstance(tensor, FakeTensor):
-            return _NO_VALUES
-        if (
-            isinstance(tensor, FunctionalTensor)
-            or _functorch.is_functorch_wrapped_tensor(tensor)
-            or torch._is_functional_tensor(tensor)
-        ):
-            return _TRACE
-    return None
+        return True
+    return any(
+        isinstance(tensor, (FakeTensor, FunctionalTensor))
+        or _functorch.is_functorch_wrapped_tensor(tensor)
+        or torch._is_functional_tensor(tensor)
+        for tensor in tensors
+    )
 
 
 def ordinary() -> AbstractContextManager[Any]:
@@ -89,27 +91,108 @@ def ordinary() -> AbstractContextManager[Any]:
     return nullcontext()
 
 
+def place_of(device: Device) -> torch.device:
+    """``device`` with its index; None is torch's default."""
+    if not is_compiling():
+        return resolve_device(device)
+    # Dynamo follows neither that nor `torch.get_default_device`.
+    return torch.empty(0, device=device).device
+
+
+def refuse_upload(device: torch.device) -> None:
+    """Numbers on the host are wanted on ``device``: a copy from pageable memory, which no capture records.
+
+    Raises:
+        CaptureError: a ``RuntimeError``.
+    """
+    if device.type not in ("cpu", "meta") and not is_compiling() and capture.is_capturing():
+        raise CaptureError(
+            f"numbers on the host cannot be copied to {device}, because a CUDA graph is being captured; hint: make the "
+            "layout before the capture"
+        )
+
+
 def tensor_of(values: Iterable[int], device: torch.device) -> torch.Tensor:
-    """int32 ``[n]`` from numbers on the host, without a host sync. Every value fits into int32."""
+    """int32 ``[n]`` of numbers on the host that fit, without a host sync.
+
+    Raises:
+        CaptureError: a ``RuntimeError``; ``device`` is another one, and a CUDA graph is being captured.
+    """
+    refuse_upload(device)
     with ordinary():
         if is_compiling() or _len_torch_dispatch_stack():
-            on_host = torch.tensor(list(values), dtype=torch.int32, device="cpu")
+            tensor = torch.tensor(list(values), dtype=torch.int32, device="cpu")
         else:
-            buffer = array("i", values)  # a third of the time of `torch.tensor`, which asks each number for its type
+            # `torch.tensor` takes three times as long, because it asks each number for its type.
+            buffer = array("i", values)
             if not buffer:
                 return torch.empty(0, dtype=torch.int32, device=device)
-            on_host = torch.frombuffer(buffer, dtype=torch.int32)
+            tensor = torch.frombuffer(buffer, dtype=torch.int32)
             if device.type == "cpu":
-                return on_host.clone()  # memory of torch's own: aligned, and free of the array
-        # From pageable memory too CUDA returns once the numbers are staged, and waits for no work of the device.
-        return on_host.to(device, non_blocking=True)
+                return tensor.clone()  # aligned, and free of the array
+        # From pageable memory too, CUDA returns once the numbers are staged, and waits for no work of the device.
+        return tensor.to(device, non_blocking=True)
 
 
-def offsets_from_counts(counts: torch.Tensor) -> torch.Tensor:
-    """int32 ``[b + 1]`` from ``[b]`` numbers of rows, by operations on their device. No host sync."""
+def as_int32(offsets: torch.Tensor) -> torch.Tensor:
+    """The same tensor if it is an ordinary one of int32 without strides, else one like that."""
+    with ordinary():
+        if not is_compiling() and offsets.is_inference():
+            offsets = offsets.clone()
+        return offsets.to(torch.int32).contiguous()
+
+
+def offsets_of_counts(counts: torch.Tensor) -> torch.Tensor:
+    """int32 ``[b + 1]`` of ``[b]`` numbers of rows, by operations on their device. No host sync, no check."""
     with ordinary():
         sums = counts.cumsum(0, dtype=torch.int64).to(torch.int32)
         return torch.cat([sums.new_zeros(1), sums])
+
+
+def offsets_of_token_mask(mask: torch.Tensor, name: str, *, real: bool = True) -> torch.Tensor:
+    """int32 ``[b + 1]``: sequence ``i`` has as many rows as ``mask[i]`` has entries that are ``real``. No host sync.
+
+    Raises:
+        LayoutError: a ``ValueError``; ``mask`` is not ``[b, s]``, or neither bool nor integer.
+        OffsetOverflowError: an ``OverflowError``; more tokens than int32 counts, known without a host sync.
+    """
+    faults = shape_faults(name, mask, "[b, s]", (torch.bool, *_INTEGERS))
+    if faults:
+        raise LayoutError(faults)
+    with ordinary():
+        kept = mask if mask.dtype == torch.bool else mask != 0
+        counts = (kept if real else ~kept).sum(1)
+        if mask.numel() > INT32_MAX:
+            _refuse_overflow(name, counts)
+        return offsets_of_counts(counts)
+
+
+def offsets_of_positions(ids: torch.Tensor, name: str) -> torch.Tensor:
+    """int32 ``[b + 1]``: a sequence begins where a position is not greater than the one before, and in each row.
+
+    One host sync on a CUDA device, because the data decides how many sequences there are.
+
+    Raises:
+        LayoutError: a ``ValueError``; ``ids`` is neither ``[t]`` nor ``[n, t / n]``, or holds no integers.
+        OffsetOverflowError: an ``OverflowError``; more rows than int32 counts.
+        HostReadError: a ``RuntimeError``; a CUDA graph is being captured.
+    """
+    faults = shape_faults(name, ids, "[t]" if ids.ndim != 2 else "[n, t / n]", _INTEGERS)
+    if faults:
+        raise LayoutError(faults)
+    if not is_compiling() and capture.is_capturing():
+        raise HostReadError(
+            f"how many sequences {name} begins is decided by its values, and they cannot be read, because a CUDA graph "
+            "is being captured; hint: make the offsets before the capture"
+        )
+    rows = ids.numel()
+    if not is_traced(ids) and rows > INT32_MAX:
+        raise OffsetOverflowError(f"{rows} is beyond int32: rows of {name}, expected at most {INT32_MAX}", rows)
+    with ordinary():
+        begins = torch.ones_like(ids, dtype=torch.bool)
+        begins[..., 1:] = ids[..., 1:] <= ids[..., :-1]
+        starts = begins.flatten().nonzero().flatten().to(torch.int32)
+        return torch.cat([starts, starts.new_full((1,), rows)])
 
 
 def integers(**sizes: SupportsIndex) -> list[int]:
@@ -138,177 +221,26 @@ def integers(**sizes: SupportsIndex) -> list[int]:
     return found
 
 
-def check_lengths(lengths: Iterable[SupportsIndex]) -> tuple[tuple[int, ...], list[str]]:
-    """Numbers of rows as a tuple of ``int``, and the faults of their values.
-
-    Raises:
-        ArgumentTypeError: a ``TypeError`` that names each entry that is no integer.
-    """
-    found = cast("tuple[int, ...]", tuple(lengths))
-    if not set(map(type, found)) <= {int}:
-        found = tuple(integers(**{f"lengths[{i}]": length for i, length in enumerate(found)}))
-    if not found or min(found) >= 0:
-        return found, []
-    return found, [f"lengths[{i}] is {length}, expected at least 0" for i, length in enumerate(found) if length < 0]
-
-
-def check_offsets(
-    cu_seqlens: torch.Tensor,
-    cu_seqlens_padded: torch.Tensor | None,
-    total_tokens: SupportsIndex | None,
-    max_seqlen: SupportsIndex | None,
-) -> CheckedOffsets:
-    """Bring offsets and sizes into their one form, or name everything that is wrong with them.
-
-    Offsets on a CUDA device are read once, together: one host sync. Where values may not be read, see
-    :func:`why_unreadable`, only shapes, dtypes and devices are looked at, and both sizes must be given.
-
-    Raises:
-        ArgumentTypeError: a ``TypeError``; an argument is of a type that cannot be meant.
-        LayoutError: a ``ValueError`` with every fault.
-    """
-    tensors = {"cu_seqlens": cu_seqlens}
-    if cu_seqlens_padded is not None and cu_seqlens_padded is not cu_seqlens:
-        tensors["cu_seqlens_padded"] = cu_seqlens_padded
-    if not all(isinstance(tensor, torch.Tensor) for tensor in tensors.values()):
-        raise ArgumentTypeError(
-            "\n".join(
-                f"{name} must be a tensor, got {tensor!r}; hint: from_lengths takes a list"
-                for name, tensor in tensors.items()
-                if not isinstance(tensor, torch.Tensor)
-            )
-        )
-    reason = why_unreadable(*tensors.values())
-    sizes = _sizes(reason, total_tokens=total_tokens, max_seqlen=max_seqlen)
-    faults: list[str] = []
-    sound = {name: tensor for name, tensor in tensors.items() if not _shape_faults(name, tensor, faults)}
-    _partner_faults(sound, faults)
-    if reason is not None:
-        faults += [
-            f"{name} is not given, expected an integer: values cannot be read, because {reason}"
-            for name in ("total_tokens", "max_seqlen")
-            if name not in sizes
-        ]
-        if faults:
-            raise LayoutError(faults)
-        stored = {name: _as_int32(tensor) for name, tensor in tensors.items()}
-        cu = stored["cu_seqlens"]
-        padded = stored.get("cu_seqlens_padded", cu)
-        return CheckedOffsets(cu, padded, sizes["total_tokens"], sizes["max_seqlen"])
-
-    values = _read(sound)
-    for name, entries in values.items():
-        faults += _offset_faults(name, entries)
-    real, slots = values.get("cu_seqlens"), values.get("cu_seqlens_padded")
-    if "cu_seqlens_padded" not in tensors:
-        slots = real
-    lengths = () if real is None else tuple(map(operator.sub, real[1:], real))
-    if real is not None and slots is not None and slots is not real:
-        faults += [
-            f"cu_seqlens_padded: slot {i} holds {end - start} rows, sequence {i} has {length}, expected a slot at "
-            "least as long as its sequence"
-            for i, (length, start, end) in enumerate(zip(lengths, slots, slots[1:], strict=False))
-            if 0 <= end - start < length
-        ]
-    if slots is not None:
-        faults += _end_faults(slots[-1], sizes)
-    if lengths:
-        faults += _longest_faults(lengths, sizes)
-    if faults or real is None or slots is None:
-        raise LayoutError(faults)
-    stored = {name: _as_int32(tensor) for name, tensor in tensors.items()}
-    cu = stored["cu_seqlens"]
-    return CheckedOffsets(
-        cu,
-        cu if slots == real else stored["cu_seqlens_padded"],
-        sizes.get("total_tokens", slots[-1]),
-        sizes.get("max_seqlen", max(lengths, default=0)),
-        lengths,
-        tuple(slots),
-        real[-1],
-    )
-
-
-def _sizes(reason: str | None, **sizes: SupportsIndex | None) -> dict[str, int]:
-    given = {name: size for name, size in sizes.items() if size is not None}
-    if reason is not None and reason is not _TRACE:
-        # `operator.index` of a tensor would be the very read that is forbidden.
-        inside = [name for name, size in given.items() if isinstance(size, torch.Tensor)]
-        if inside:
-            raise LayoutError(
-                f"{name} is a tensor, expected an integer: values cannot be read, because {reason}" for name in inside
-            )
-    return dict(zip(given, integers(**given), strict=True))
-
-
-def _shape_faults(name: str, tensor: torch.Tensor, faults: list[str]) -> bool:
-    before = len(faults)
-    if tensor.ndim != 1:
-        faults.append(f"{name} is {tensor.ndim}-D with shape {list(tensor.shape)}, expected 1-D [b + 1]")
-    elif tensor.shape[0] == 0:
-        faults.append(f"{name} is empty, expected [b + 1] entries, the first 0")
-    if tensor.is_floating_point():
-        faults.append(f"{name} is floating point ({tensor.dtype}), expected int32 or int64")
-    elif tensor.dtype not in (torch.int32, torch.int64):
-        faults.append(f"{name} is {tensor.dtype}, expected int32 or int64")
-    return len(faults) > before
-
-
-def _partner_faults(sound: dict[str, torch.Tensor], faults: list[str]) -> None:
-    if len(sound) < 2:
-        return
-    cu, padded = sound["cu_seqlens"], sound["cu_seqlens_padded"]
-    if padded.device != cu.device:
-        faults.append(f"cu_seqlens_padded is on {padded.device}, expected {cu.device} as cu_seqlens")
-    if padded.shape[0] != cu.shape[0]:
-        faults.append(f"cu_seqlens_padded has {padded.shape[0]} entries, expected {cu.shape[0]} as cu_seqlens")
-
-
-def _read(tensors: dict[str, torch.Tensor]) -> dict[str, list[int]]:
-    if len({tensor.device for tensor in tensors.values()}) < len(tensors):  # on one device: one read for all
-        entries = torch.cat(list(tensors.values())).tolist()
-        found = {}
-        for name, tensor in tensors.items():
-            found[name], entries = entries[: len(tensor)], entries[len(tensor) :]
-        return found
-    return {name: tensor.tolist() for name, tensor in tensors.items()}
-
-
-def _offset_faults(name: str, entries: Sequence[int]) -> list[str]:
+def shape_faults(
+    name: str, tensor: torch.Tensor, shape: str, dtypes: tuple[torch.dtype, ...] = (torch.int32, torch.int64)
+) -> list[str]:
+    """What is wrong with the number of dimensions and the dtype of ``tensor``, which should be like ``"[b, s]"``."""
     faults = []
-    if entries[0] != 0:
-        faults.append(f"{name} does not start at 0: entry 0 is {entries[0]}, expected 0")
-    if not all(map(operator.le, entries, entries[1:])):
-        faults += [
-            f"{name} decreases at entry {i}: {entry} after {before}, expected at least {before}"
-            for i, (before, entry) in enumerate(zip(entries, entries[1:], strict=False), start=1)
-            if entry < before
-        ]
-    if max(entries) > INT32_MAX:
-        i, entry = next((i, entry) for i, entry in enumerate(entries) if entry > INT32_MAX)
-        faults.append(f"{name} is beyond int32 at entry {i}: {entry}, expected at most {INT32_MAX}")
+    expected = shape.count(",") + 1
+    if tensor.ndim != expected:
+        faults.append(f"{name} is {tensor.ndim}-D with shape {list(tensor.shape)}, expected {expected}-D {shape}")
+    *names, last = (str(dtype).removeprefix("torch.") for dtype in dtypes)
+    if tensor.is_floating_point():
+        faults.append(f"{name} is floating point ({tensor.dtype}), expected {', '.join(names)} or {last}")
+    elif tensor.dtype not in dtypes:
+        faults.append(f"{name} is {tensor.dtype}, expected {', '.join(names)} or {last}")
     return faults
 
 
-def _end_faults(end: int, sizes: dict[str, int]) -> list[str]:
-    total = sizes.get("total_tokens", end)
-    if total < end:
-        return [f"total_tokens {total} is less than {end}, where the last slot ends"]
-    if total > INT32_MAX >= end:
-        return [f"total_tokens {total} is beyond int32, expected at most {INT32_MAX}"]
-    return []
-
-
-def _longest_faults(lengths: tuple[int, ...], sizes: dict[str, int]) -> list[str]:
-    longest = max(lengths)
-    bound = sizes.get("max_seqlen", longest)
-    if bound >= longest:
-        return []
-    return [f"max_seqlen {bound} is less than {longest}, the length of sequence {lengths.index(longest)}"]
-
-
-def _as_int32(offsets: torch.Tensor) -> torch.Tensor:
-    with ordinary():
-        if not is_compiling() and offsets.is_inference():
-            offsets = offsets.clone()
-        return offsets.to(torch.int32).contiguous()
+def _refuse_overflow(name: str, counts: torch.Tensor) -> None:
+    """Where it is known without a host sync."""
+    if counts.device.type != "cpu" or why_unreadable(counts) is not None:
+        return
+    rows = int(counts.sum())
+    if rows > INT32_MAX:
+        raise OffsetOverflowError(f"{rows} is beyond int32: tokens of {name}, expected at most {INT32_MAX}", rows)

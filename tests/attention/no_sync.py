@@ -13,20 +13,35 @@ from torch._library.custom_ops import OPDEFS
 from torch.utils._python_dispatch import TorchDispatchMode
 
 # What a dispatch mode cannot see: on the CPU `tolist` and `cpu` never dispatch, and a custom op hides its body.
-_METHODS = (
-    "item tolist numpy cpu __bool__ __int__ __float__ __complex__ __index__ __contains__ __array__ nonzero argwhere "
-    "equal allclose is_nonzero masked_select unique unique_consecutive bincount"
-).split()
-_FUNCTIONS = (
-    "nonzero argwhere equal allclose is_nonzero masked_select unique unique_consecutive bincount combinations"
-).split()
-_UPLOADS = "tensor as_tensor asarray from_numpy frombuffer".split()
+_FUNCTIONS = [
+    "allclose",
+    "argwhere",
+    "bincount",
+    "equal",
+    "is_nonzero",
+    "masked_select",
+    "nonzero",
+    "unique",
+    "unique_consecutive",
+]
+_METHODS = [
+    "__array__",
+    "__bool__",
+    "__complex__",
+    "__contains__",
+    "__float__",
+    "__index__",
+    "__int__",
+    "cpu",
+    "item",
+    "numpy",
+    "tolist",
+    *_FUNCTIONS,
+]
+_UPLOADS = ["as_tensor", "asarray", "from_numpy", "frombuffer", "tensor"]
 
 # By name, because not all of them carry a tag. Those with a tag are found by it.
-_OPERATIONS = frozenset(
-    "_local_scalar_dense nonzero equal is_nonzero allclose masked_select unique unique_dim unique_consecutive _unique "
-    "_unique2 bincount".split()
-)
+_OPERATIONS = frozenset({*_FUNCTIONS, "_local_scalar_dense", "_unique", "_unique2", "unique_dim"})
 _TAGS = frozenset({torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape})
 
 

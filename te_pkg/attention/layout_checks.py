@@ -1,0 +1,343 @@
+"""The only validation of offsets: whatever describes a layout becomes :class:`CheckedOffsets`, or one error.
+
+``t`` rows of the buffer, ``b`` sequences, ``s`` rows of the longest one.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterable, Sequence
+from itertools import accumulate, pairwise
+from typing import Any, NamedTuple, SupportsIndex, cast
+
+import torch
+from torch.compiler import is_compiling
+
+from te_pkg.attention.caching import Device
+from te_pkg.attention.errors import ArgumentTypeError, LayoutError
+from te_pkg.attention.offsets import (
+    INT32_MAX,
+    as_int32,
+    integers,
+    is_traced,
+    offsets_of_counts,
+    place_of,
+    shape_faults,
+    tensor_of,
+    why_unreadable,
+)
+from te_pkg.attention.padding import Padding, padding_of
+
+__all__ = ["CheckedOffsets", "all_of", "check_lengths", "check_offsets", "check_slots", "host_lengths", "round_up_to"]
+
+
+class CheckedOffsets(NamedTuple):
+    """Offsets without a fault, with what the host knows of them; the fields are those of ``PackedLayout``."""
+
+    cu_seqlens: torch.Tensor
+    cu_seqlens_padded: torch.Tensor
+    total_tokens: int
+    max_seqlen: int
+    lengths: tuple[int, ...] | None = None
+    slot_offsets: tuple[int, ...] | None = None
+    real_tokens: int | None = None
+
+    @property
+    def padding(self) -> Padding | None:
+        if self.lengths is None or self.slot_offsets is None or self.real_tokens is None:
+            return None
+        return padding_of(self.lengths, self.slot_offsets, self.real_tokens, self.total_tokens)
+
+
+def check_offsets(
+    cu_seqlens: torch.Tensor,
+    cu_seqlens_padded: torch.Tensor | None,
+    total_tokens: SupportsIndex | None,
+    max_seqlen: SupportsIndex | None,
+) -> CheckedOffsets:
+    """Of offsets. Those on a CUDA device are read once, together: one host sync.
+
+    Where values may not be read, see :func:`~te_pkg.attention.offsets.why_unreadable`, only shapes, dtypes and devices
+    are looked at, and both sizes must be given.
+
+    Raises:
+        ArgumentTypeError: a ``TypeError``; an argument is of a type that cannot be meant.
+        LayoutError: a ``ValueError`` with every fault.
+    """
+    tensors = {"cu_seqlens": cu_seqlens}
+    if cu_seqlens_padded is not None and cu_seqlens_padded is not cu_seqlens:
+        tensors["cu_seqlens_padded"] = cu_seqlens_padded
+    strange = [
+        f"{name} must be a tensor, got {value!r}; hint: from_lengths takes numbers on the host"
+        for name, value in tensors.items()
+        if not isinstance(value, torch.Tensor)
+    ]
+    if strange:
+        raise ArgumentTypeError("\n".join(strange))
+    reason = why_unreadable(*tensors.values())
+    sizes, faults = _sizes(total_tokens, max_seqlen, reason, is_traced(*tensors.values()))
+    sound = {}
+    for name, tensor in tensors.items():
+        wrong = shape_faults(name, tensor, "[b + 1]")
+        if tensor.ndim == 1 and tensor.shape[0] == 0:
+            wrong.insert(0, f"{name} is empty, expected [b + 1] entries, the first one 0")
+        faults += wrong
+        if not wrong:
+            sound[name] = tensor
+    if len(sound) == 2:
+        faults += _partner_faults(**sound)
+    if reason is not None:
+        if faults:
+            raise LayoutError(faults)
+        cu, cu_padded = _stored(tensors)
+        return CheckedOffsets(cu, cu_padded, sizes["total_tokens"], sizes["max_seqlen"])
+
+    values = _read(sound)
+    for name, entries in values.items():
+        faults += _offset_faults(name, entries)
+    real = values.get("cu_seqlens")
+    slots = values.get("cu_seqlens_padded") if "cu_seqlens_padded" in tensors else real
+    lengths = () if real is None else tuple(map(operator.sub, real[1:], real))
+    if slots is not None:
+        if slots is not real:
+            faults += _slot_faults(lengths, slots)
+        faults += _size_faults(slots[-1], lengths, sizes)
+    if faults or real is None or slots is None:
+        raise LayoutError(faults)
+    cu, cu_padded = _stored(tensors)
+    return CheckedOffsets(
+        cu,
+        cu if slots == real else cu_padded,
+        sizes.get("total_tokens", slots[-1]),
+        sizes["max_seqlen"] if "max_seqlen" in sizes else max(lengths, default=0),
+        lengths,
+        tuple(slots),
+        real[-1],
+    )
+
+
+def check_lengths(
+    lengths: Iterable[SupportsIndex] | torch.Tensor,
+    slots_of: Callable[[Any], Any] | None,
+    total_tokens: SupportsIndex | None,
+    max_seqlen: SupportsIndex | None,
+    device: Device,
+    faults: Iterable[str] = (),
+) -> CheckedOffsets:
+    """Of lengths. Numbers on the host never sync; a tensor on a CUDA device is read once: one host sync.
+
+    Args:
+        slots_of: the rows of the slots by the lengths of their sequences, of a tuple and of a tensor; None: the same.
+        device: None: that of a tensor, else torch's default.
+        faults: those that the caller found, to be told with the others.
+
+    Raises:
+        ArgumentTypeError: a ``TypeError``; an entry or a size is no integer.
+        LayoutError: a ``ValueError`` with every fault.
+        CaptureError: a ``RuntimeError``; numbers on the host for another device under CUDA graph capture.
+    """
+    faults = list(faults)
+    if isinstance(lengths, torch.Tensor):
+        faults += shape_faults("lengths", lengths, "[b]")
+        if faults:
+            raise LayoutError(faults)
+        device = lengths.device if device is None else device
+        if why_unreadable(lengths):
+            counts = lengths.to(device)
+            real = offsets_of_counts(counts)
+            stored = None if slots_of is None else offsets_of_counts(slots_of(counts))
+            return check_offsets(real, stored, total_tokens, max_seqlen)
+    host, wrong = host_lengths(lengths)
+    sizes, _ = _sizes(total_tokens, max_seqlen)
+    slots = check_slots(host, slots_of, sizes, faults + wrong)
+    place = place_of(device)
+    real_tokens = sum(host)
+    cu_padded = tensor_of(slots, place)
+    return CheckedOffsets(
+        cu_padded if real_tokens == slots[-1] else tensor_of(accumulate(host, initial=0), place),
+        cu_padded,
+        sizes.get("total_tokens", slots[-1]),
+        sizes["max_seqlen"] if "max_seqlen" in sizes else max(host, default=0),
+        host,
+        slots,
+        real_tokens,
+    )
+
+
+def check_slots(
+    lengths: tuple[int, ...],
+    slots_of: Callable[[Any], Any] | None,
+    sizes: dict[str, int],
+    faults: Iterable[str] = (),
+) -> tuple[int, ...]:
+    """The offsets of the slots on the host, ``b + 1`` numbers.
+
+    Raises:
+        LayoutError: a ``ValueError`` with every fault, those in ``faults`` too.
+    """
+    faults = list(faults)
+    if faults:
+        raise LayoutError(faults)
+    slots = lengths if slots_of is None else slots_of(lengths)
+    offsets = tuple(accumulate(slots, initial=0))
+    if offsets[-1] > INT32_MAX:
+        faults.append(f"the slots of lengths end at row {offsets[-1]}, beyond int32, expected at most {INT32_MAX}")
+    faults += _size_faults(offsets[-1], lengths, sizes)
+    if faults:
+        raise LayoutError(faults)
+    return offsets
+
+
+def host_lengths(lengths: Iterable[SupportsIndex] | torch.Tensor) -> tuple[tuple[int, ...], list[str]]:
+    """Numbers of rows as a tuple of ``int``, and the faults of their values. A tensor is read: one host sync.
+
+    Raises:
+        ArgumentTypeError: a ``TypeError`` that names each entry that is no integer.
+    """
+    entries = lengths.tolist() if isinstance(lengths, torch.Tensor) else lengths
+    found = cast("tuple[int, ...]", tuple(entries))
+    if not set(map(type, found)) <= {int}:
+        found = tuple(integers(**{f"lengths[{i}]": length for i, length in enumerate(found)}))
+    if not found or min(found) >= 0:
+        return found, []
+    return found, [f"lengths[{i}] is {length}, expected at least 0" for i, length in enumerate(found) if length < 0]
+
+
+def round_up_to(multiple: int) -> Callable[[Any], Any]:
+    """Slots of their length rounded up.
+
+    >>> round_up_to(4)((3, 8))
+    [4, 8]
+    """
+
+    def slots_of(lengths: Any) -> Any:
+        if isinstance(lengths, torch.Tensor):
+            return lengths + -lengths % multiple
+        return [length + -length % multiple for length in lengths]
+
+    return slots_of
+
+
+def all_of(rows: int) -> Callable[[Any], Any]:
+    """Slots that all have as many rows.
+
+    >>> all_of(4)((3, 2))
+    [4, 4]
+    """
+
+    def slots_of(lengths: Any) -> Any:
+        if isinstance(lengths, torch.Tensor):
+            return torch.full_like(lengths, rows)
+        if max(lengths, default=0) > rows:
+            raise LayoutError(
+                f"lengths[{i}] is {length}, expected at most {rows}, the rows of its slot"
+                for i, length in enumerate(lengths)
+                if length > rows
+            )
+        return [rows] * len(lengths)
+
+    return slots_of
+
+
+def _sizes(
+    total_tokens: SupportsIndex | None,
+    max_seqlen: SupportsIndex | None,
+    unreadable: str | None = None,
+    traced: bool = False,
+) -> tuple[dict[str, int], list[str]]:
+    sizes = {"total_tokens": total_tokens, "max_seqlen": max_seqlen}
+    given = {name: size for name, size in sizes.items() if size is not None}
+    faults = []
+    if unreadable is not None:
+        faults += [
+            f"{name} is not given, expected an integer: it cannot be read off, because {unreadable}"
+            for name in sizes
+            if name not in given
+        ]
+        for name, size in list(given.items()):
+            if isinstance(size, torch.Tensor) and not traced:
+                faults.append(f"{name} is a tensor, expected an integer: it cannot be read, because {unreadable}")
+                del given[name]
+    known = dict(zip(given, integers(**given), strict=True))
+    if unreadable is not None:
+        for name, size in known.items():
+            if type(size) is int and not is_compiling():  # a symbol is left alone
+                faults += _range_faults(name, size)
+    return known, faults
+
+
+def _range_faults(name: str, size: int) -> list[str]:
+    if 0 <= size <= INT32_MAX:
+        return []
+    return [f"{name} is {size}, expected at least 0" if size < 0 else f"{name} is {size}, beyond int32"]
+
+
+def _stored(tensors: dict[str, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
+    cu = as_int32(tensors["cu_seqlens"])
+    return cu, as_int32(tensors["cu_seqlens_padded"]) if "cu_seqlens_padded" in tensors else cu
+
+
+def _partner_faults(cu_seqlens: torch.Tensor, cu_seqlens_padded: torch.Tensor) -> list[str]:
+    faults = []
+    if cu_seqlens_padded.device != cu_seqlens.device:
+        faults.append(f"cu_seqlens_padded is on {cu_seqlens_padded.device}, expected {cu_seqlens.device} as cu_seqlens")
+    found, expected = cu_seqlens_padded.shape[0], cu_seqlens.shape[0]
+    if found != expected:
+        faults.append(f"cu_seqlens_padded has {found} entries, expected {expected} as cu_seqlens")
+    return faults
+
+
+def _read(tensors: dict[str, torch.Tensor]) -> dict[str, list[int]]:
+    if len({tensor.device for tensor in tensors.values()}) != 1:
+        return {name: tensor.tolist() for name, tensor in tensors.items()}
+    entries = torch.cat(list(tensors.values())).tolist()
+    found = {}
+    for name, tensor in tensors.items():
+        found[name], entries = entries[: len(tensor)], entries[len(tensor) :]
+    return found
+
+
+def _offset_faults(name: str, entries: Sequence[int]) -> list[str]:
+    faults = []
+    if entries[0] != 0:
+        faults.append(f"{name} does not start at 0: entry 0 is {entries[0]}, expected 0")
+    if not all(map(operator.le, entries, entries[1:])):
+        faults += [
+            f"{name} decreases at entry {i}: {entry} after {before}, expected at least {before}"
+            for i, (before, entry) in enumerate(pairwise(entries), start=1)
+            if entry < before
+        ]
+    if max(entries) > INT32_MAX:
+        i, entry = next((i, entry) for i, entry in enumerate(entries) if entry > INT32_MAX)
+        faults.append(f"{name} is beyond int32 at entry {i}: {entry}, expected at most {INT32_MAX}")
+    return faults
+
+
+def _slot_faults(lengths: Sequence[int], offsets: Sequence[int]) -> list[str]:
+    slots = tuple(map(operator.sub, offsets[1:], offsets))
+    if all(map(operator.le, lengths, slots)):
+        return []
+    return [
+        f"cu_seqlens_padded: slot {i} holds {slot} rows, sequence {i} has {length}, expected a slot at least as long "
+        "as its sequence"
+        for i, (length, slot) in enumerate(zip(lengths, slots, strict=False))
+        if 0 <= slot < length  # where offsets decrease, that has been said
+    ]
+
+
+def _size_faults(end: int, lengths: Sequence[int], sizes: dict[str, int]) -> list[str]:
+    faults = []
+    total = sizes.get("total_tokens")
+    if total is not None:
+        if total < end:
+            faults.append(f"total_tokens {total} is less than {end}, where the last slot ends")
+        if total > INT32_MAX:
+            faults += _range_faults("total_tokens", total)
+    bound = sizes.get("max_seqlen")
+    if bound is not None:
+        longest = max(lengths, default=0)
+        if lengths and bound < longest:
+            faults.append(f"max_seqlen {bound} is less than {longest}, the length of sequence {lengths.index(longest)}")
+        else:
+            faults += _range_faults("max_seqlen", bound)
+    return faults
