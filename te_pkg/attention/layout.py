@@ -13,11 +13,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, SupportsIndex
+from typing import SupportsIndex
 
 import torch
 
-from te_pkg.attention import layout_picture, layout_rows, layout_tree, masks
+from te_pkg.attention import layout_picture, layout_tree
 from te_pkg.attention.caching import Device
 from te_pkg.attention.errors import HostReadError, LayoutError, PaddingError
 from te_pkg.attention.layout_checks import (
@@ -26,8 +26,10 @@ from te_pkg.attention.layout_checks import (
     check_lengths,
     check_offsets,
     check_slots,
+    classify_padding,
     round_up_to,
 )
+from te_pkg.attention.layout_rows import LayoutRows
 from te_pkg.attention.offsets import (
     integers,
     offsets_of_counts,
@@ -40,14 +42,11 @@ from te_pkg.attention.offsets import (
 )
 from te_pkg.attention.padding import Padding
 
-if TYPE_CHECKING:
-    from torch.nn.attention.flex_attention import BlockMask
-
 __all__ = ["PackedLayout", "Padding", "classify_padding"]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class PackedLayout:
+class PackedLayout(LayoutRows):
     """Which rows of a packed buffer belong to which sequence, for packed, padded and batched buffers alike.
 
     >>> layout = PackedLayout.from_lengths([3, 2, 4], pad_to_multiple=4)
@@ -231,16 +230,6 @@ class PackedLayout:
         (slot,) = integers(max_seqlen=max_seqlen)
         return cls._trusted(check_lengths(lengths, all_of(slot), None, slot, None))
 
-    @property
-    def num_sequences(self) -> int:
-        """``b``. No host sync."""
-        return self.cu_seqlens.shape[0] - 1
-
-    @property
-    def device(self) -> torch.device:
-        """Of both offsets."""
-        return self.cu_seqlens.device
-
     def padding(self) -> Padding:
         """Where this layout has rows of no sequence.
 
@@ -254,47 +243,6 @@ class PackedLayout:
         """
         kinds = self._kinds if self._kinds is not None else self._read("padding()").padding
         return kinds or Padding.NONE
-
-    def token_mask(self) -> torch.Tensor:
-        """bool ``[t]``, True for real rows. No host sync, and capture-safe.
-
-        >>> PackedLayout.from_lengths([2, 1], pad_to_multiple=2).token_mask()
-        tensor([ True,  True,  True, False])
-        """
-        return layout_rows.token_mask(self.cu_seqlens, self.cu_seqlens_padded, self.total_tokens)
-
-    def sequence_ids(self) -> torch.Tensor:
-        """int64 ``[t]``, the sequence of each row, -1 for padding. No host sync, and capture-safe.
-
-        >>> PackedLayout.from_lengths([2, 1], pad_to_multiple=2).sequence_ids()
-        tensor([ 0,  0,  1, -1])
-        """
-        return layout_rows.sequence_ids(self.cu_seqlens, self.cu_seqlens_padded, self.total_tokens)
-
-    def position_ids(self) -> torch.Tensor:
-        """int64 ``[t]``, the position of each row in its slot, for rotary embeddings. No host sync, and capture-safe.
-
-        It counts on through the padding of a slot, and is 0 beyond the last slot.
-
-        >>> PackedLayout.from_lengths([2, 1], pad_to_multiple=2, total_tokens=6).position_ids()
-        tensor([0, 1, 0, 1, 0, 0])
-        """
-        return layout_rows.position_ids(self.cu_seqlens_padded, self.total_tokens)
-
-    def padding_rows(self) -> torch.Tensor:
-        """int64 ``[n]``, the rows of no sequence in order. No host sync where the lengths are known, else one.
-
-        >>> PackedLayout.from_lengths([2, 1], pad_to_multiple=2, total_tokens=6).padding_rows()
-        tensor([3, 4, 5])
-
-        Raises:
-            HostReadError: a ``RuntimeError``; the lengths are not known, and may not be read now.
-        """
-        real_tokens = self.real_tokens
-        if real_tokens is None:
-            real_tokens = self._read("padding_rows()").real_tokens or 0
-        count = self.total_tokens - real_tokens
-        return layout_rows.padding_rows(self.cu_seqlens, self.cu_seqlens_padded, self.total_tokens, count)
 
     def padded_to(self, multiple: SupportsIndex) -> PackedLayout:
         """The same sequences, each in a slot of its length rounded up, and no row more.
@@ -350,53 +298,6 @@ class PackedLayout:
             )
         )
 
-    def attention_mask(
-        self,
-        layout_kv: PackedLayout | None = None,
-        *,
-        causal: bool = False,
-        align: str = "top_left",
-        window: tuple[int, int] | None = None,
-    ) -> torch.Tensor:
-        """bool ``[t, t_kv]``, True where a query may attend to a key: for tests and eyes. No host sync.
-
-        >>> PackedLayout.from_lengths([2, 1], pad_to_multiple=2).attention_mask(causal=True).int()
-        tensor([[1, 0, 0, 0],
-                [1, 1, 0, 0],
-                [0, 0, 1, 0],
-                [0, 0, 0, 0]], dtype=torch.int32)
-
-        Args:
-            layout_kv: of the keys, with as many sequences; None: this one.
-            causal: a query sees no key to the right of its diagonal.
-            align: where the diagonal of a sequence lies: ``"top_left"`` begins at its first query and first key,
-                ``"bottom_right"`` ends at the last ones.
-            window: ``(left, right)``, how many keys beside the diagonal a query sees; -1: without bound.
-
-        Raises:
-            ArgumentError: a ``ValueError``; ``align`` or ``window`` cannot be meant.
-            LayoutError: a ``ValueError``; ``layout_kv`` differs in the number of sequences or the device.
-        """
-        return masks.attention_mask(self, layout_kv, causal=causal, align=align, window=window)
-
-    def block_mask(
-        self,
-        layout_kv: PackedLayout | None = None,
-        *,
-        causal: bool = False,
-        align: str = "top_left",
-        window: tuple[int, int] | None = None,
-    ) -> BlockMask:
-        """The same for ``torch.nn.attention.flex_attention``; arguments and errors as above.
-
-        To find out which blocks are empty torch looks at every pair of rows once: ``t * t_kv`` bytes. Make it once for
-        all layers.
-
-        Raises:
-            LayoutError: a ``ValueError``; also where a side has no rows.
-        """
-        return masks.block_mask(self, layout_kv, causal=causal, align=align, window=window)
-
     def flash_attn_kwargs(self, seqused: bool = False) -> dict[str, torch.Tensor | int]:
         """The arguments that say where sequences lie, for ``flash_attn_varlen_func`` and its kin.
 
@@ -451,32 +352,6 @@ class PackedLayout:
                 "layout before, of lengths that the host knows"
             )
         return check_offsets(self.cu_seqlens, self.cu_seqlens_padded, self.total_tokens, self.max_seqlen)
-
-
-def classify_padding(
-    cu_seqlens: torch.Tensor,
-    cu_seqlens_padded: torch.Tensor | None = None,
-    total_tokens: SupportsIndex | None = None,
-) -> Padding:
-    """Where a buffer with these offsets has rows of no sequence, by value. One host sync for a CUDA device.
-
-    >>> classify_padding(torch.tensor([0, 3, 8]), torch.tensor([0, 4, 12]), total_tokens=16)
-    <Padding.LAST|BETWEEN|CAPACITY: 7>
-
-    Args:
-        cu_seqlens: int32 or int64 ``[b + 1]``, real rows.
-        cu_seqlens_padded: likewise, the slots; None: no slot is longer than its sequence.
-        total_tokens: ``t``; None: up to the end of the last slot.
-
-    Raises:
-        LayoutError: a ``ValueError``; as :class:`PackedLayout`.
-        HostReadError: a ``RuntimeError``; the offsets may not be read now.
-    """
-    given = (cu_seqlens, cu_seqlens_padded)
-    reason = why_unreadable(*(tensor for tensor in given if isinstance(tensor, torch.Tensor)))
-    if reason is not None:
-        raise HostReadError(f"classify_padding() compares values, and they cannot be read, because {reason}")
-    return PackedLayout.from_cu_seqlens(cu_seqlens, cu_seqlens_padded, total_tokens).padding()
 
 
 layout_tree.register(PackedLayout, PackedLayout._trusted)

@@ -14,7 +14,7 @@ import torch
 from torch.compiler import is_compiling
 
 from te_pkg.attention.caching import Device
-from te_pkg.attention.errors import ArgumentTypeError, LayoutError
+from te_pkg.attention.errors import ArgumentTypeError, HostReadError, LayoutError
 from te_pkg.attention.offsets import (
     INT32_MAX,
     as_int32,
@@ -28,7 +28,16 @@ from te_pkg.attention.offsets import (
 )
 from te_pkg.attention.padding import Padding, padding_of
 
-__all__ = ["CheckedOffsets", "all_of", "check_lengths", "check_offsets", "check_slots", "host_lengths", "round_up_to"]
+__all__ = [
+    "CheckedOffsets",
+    "all_of",
+    "check_lengths",
+    "check_offsets",
+    "check_slots",
+    "classify_padding",
+    "host_lengths",
+    "round_up_to",
+]
 
 
 class CheckedOffsets(NamedTuple):
@@ -114,6 +123,32 @@ def check_offsets(
         tuple(slots),
         real[-1],
     )
+
+
+def classify_padding(
+    cu_seqlens: torch.Tensor,
+    cu_seqlens_padded: torch.Tensor | None = None,
+    total_tokens: SupportsIndex | None = None,
+) -> Padding:
+    """Where a buffer with these offsets has rows of no sequence, by value. One host sync for a CUDA device.
+
+    >>> classify_padding(torch.tensor([0, 3, 8]), torch.tensor([0, 4, 12]), total_tokens=16)
+    <Padding.LAST|BETWEEN|CAPACITY: 7>
+
+    Args:
+        cu_seqlens: int32 or int64 ``[b + 1]``, real rows.
+        cu_seqlens_padded: likewise, the slots; None: no slot is longer than its sequence.
+        total_tokens: ``t``; None: up to the end of the last slot.
+
+    Raises:
+        LayoutError: a ``ValueError``; as :class:`PackedLayout`.
+        HostReadError: a ``RuntimeError``; the offsets may not be read now.
+    """
+    given = (cu_seqlens, cu_seqlens_padded)
+    reason = why_unreadable(*(tensor for tensor in given if isinstance(tensor, torch.Tensor)))
+    if reason is not None:
+        raise HostReadError(f"classify_padding() compares values, and they cannot be read, because {reason}")
+    return check_offsets(cu_seqlens, cu_seqlens_padded, total_tokens, None).padding or Padding.NONE
 
 
 def check_lengths(

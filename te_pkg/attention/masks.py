@@ -21,7 +21,7 @@ from te_pkg.attention.offsets import integers, ordinary
 if TYPE_CHECKING:
     from torch.nn.attention.flex_attention import BlockMask
 
-    from te_pkg.attention.layout import PackedLayout
+    from te_pkg.attention.layout_rows import LayoutRows
 
 __all__ = ["attention_mask", "block_mask", "diagonal_bounds"]
 
@@ -29,8 +29,8 @@ _ALIGNMENTS = ("top_left", "bottom_right")
 
 
 def attention_mask(
-    layout: PackedLayout,
-    layout_kv: PackedLayout | None,
+    layout: LayoutRows,
+    layout_kv: LayoutRows | None,
     *,
     causal: bool,
     align: str,
@@ -46,8 +46,8 @@ def attention_mask(
 
 
 def block_mask(
-    layout: PackedLayout,
-    layout_kv: PackedLayout | None,
+    layout: LayoutRows,
+    layout_kv: LayoutRows | None,
     *,
     causal: bool,
     align: str,
@@ -90,7 +90,7 @@ def diagonal_bounds(causal: bool, window: tuple[int, int] | None) -> tuple[int |
 
 
 def _mask_mod(
-    layout: PackedLayout, keys: PackedLayout, causal: bool, align: str, window: tuple[int, int] | None
+    layout: LayoutRows, keys: LayoutRows, causal: bool, align: str, window: tuple[int, int] | None
 ) -> Callable[[Any, Any, torch.Tensor, torch.Tensor], torch.Tensor]:
     left, right = diagonal_bounds(causal, window)
     if align not in _ALIGNMENTS:
