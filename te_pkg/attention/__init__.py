@@ -10,13 +10,26 @@ from te_pkg.attention import capture
 from te_pkg.attention.caching import cache_info, clear_caches
 from te_pkg.attention.cu_seqlens import get_full_cu_seqlens
 from te_pkg.attention.layout import PackedLayout, Padding, classify_padding
+from te_pkg.attention.padding_decisions import (
+    PaddingDecisions,
+    default_padding_decisions,
+    resolve_pad_between_seqs,
+    verify_replay,
+)
+from te_pkg.attention.replay_checks import StaleOffsets, StalePaddingDecision
 
 __all__ = [
     "PackedLayout",
     "Padding",
+    "PaddingDecisions",
+    "StaleOffsets",
+    "StalePaddingDecision",
     "cache_info",
     "capture",
     "classify_padding",
     "clear_caches",
+    "default_padding_decisions",
     "get_full_cu_seqlens",
+    "resolve_pad_between_seqs",
+    "verify_replay",
 ]
