@@ -53,8 +53,8 @@ class PackedLayout(LayoutRows):
     >>> layout.cu_seqlens_padded
     tensor([ 0,  4,  8, 12], dtype=torch.int32)
     >>> print(layout)
-    PackedLayout: 3 sequences, 9 real rows of 12, 75.0 % full, longest 4, on cpu
-    padding: 3 rows, all between sequences
+    PackedLayout: 3 sequences, 9 real rows of 12, 75.0% full, longest 4, on cpu
+    padding: 3 rows: 3 between sequences
     a a a . | b b . . | c c c c
 
     It was checked when it was made, and is proof of that from then on: nothing that is called per step looks again.
@@ -219,8 +219,8 @@ class PackedLayout(LayoutRows):
         Numbers on the host never sync. A tensor on a CUDA device is read once: one host sync; under capture it is not.
 
         >>> print(PackedLayout.padded_batch([3, 1], 4))
-        PackedLayout: 2 sequences, 4 real rows of 8, 50.0 % full, longest 3, on cpu
-        padding: 4 rows: 1 between sequences, 3 after the last one
+        PackedLayout: 2 sequences, 4 real rows of 8, 50.0% full, longest 3, on cpu
+        padding: 4 rows: 1 between sequences, 3 after the last sequence
         a a a . | b . . .
 
         Args:
@@ -335,8 +335,15 @@ class PackedLayout(LayoutRows):
         }
 
     def __str__(self) -> str:
-        # One host sync where the lengths are not known and may be read.
-        return layout_picture.draw(self)
+        # One host sync where the lengths are not known, and may be read.
+        lengths, slot_offsets = self.lengths, self.slot_offsets
+        if lengths is None or slot_offsets is None:
+            reason = why_unreadable(self.cu_seqlens, self.cu_seqlens_padded)
+            if reason is not None:
+                return f"{self!r}\nlengths: not known, because {reason}"
+            read = self._read("str()")
+            lengths, slot_offsets = read.lengths or (), read.slot_offsets or (0,)
+        return layout_picture.draw(lengths, slot_offsets, self.total_tokens, str(self.device))
 
     def __repr__(self) -> str:
         return (
