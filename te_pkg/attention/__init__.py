@@ -8,7 +8,13 @@ Names and argument order that Transformer Engine has too are drop-in: change the
 
 from te_pkg.attention import capture
 from te_pkg.attention.caching import cache_info, clear_caches
-from te_pkg.attention.cu_seqlens import get_full_cu_seqlens
+from te_pkg.attention.cu_seqlens import (
+    cu_seqlens_from_lengths,
+    cu_seqlens_from_position_ids,
+    cu_seqlens_from_token_mask,
+    get_cu_seqlens,
+    get_full_cu_seqlens,
+)
 from te_pkg.attention.layout import PackedLayout, Padding, classify_padding
 from te_pkg.attention.padding_decisions import (
     PaddingDecisions,
@@ -28,7 +34,11 @@ __all__ = [
     "capture",
     "classify_padding",
     "clear_caches",
+    "cu_seqlens_from_lengths",
+    "cu_seqlens_from_position_ids",
+    "cu_seqlens_from_token_mask",
     "default_padding_decisions",
+    "get_cu_seqlens",
     "get_full_cu_seqlens",
     "resolve_pad_between_seqs",
     "verify_replay",

@@ -160,9 +160,10 @@ def offsets_of_token_mask(mask: torch.Tensor, name: str, *, real: bool = True) -
     if faults:
         raise LayoutError(faults)
     with ordinary():
-        kept = mask if mask.dtype == torch.bool else mask != 0
-        counts = (kept if real else ~kept).sum(1)
-        if mask.numel() > INT32_MAX:
+        counts = mask.count_nonzero(1)
+        if not real:
+            counts = mask.shape[1] - counts
+        if not is_traced(mask) and mask.numel() > INT32_MAX:
             _refuse_overflow(name, counts)
         return offsets_of_counts(counts)
 
@@ -175,15 +176,16 @@ def offsets_of_positions(ids: torch.Tensor, name: str) -> torch.Tensor:
     Raises:
         LayoutError: a ``ValueError``; ``ids`` is neither ``[t]`` nor ``[n, t / n]``, or holds no integers.
         OffsetOverflowError: an ``OverflowError``; more rows than int32 counts.
-        HostReadError: a ``RuntimeError``; a CUDA graph is being captured.
+        HostReadError: a ``RuntimeError``; a CUDA graph is being captured, or ``ids`` has no values.
     """
-    faults = shape_faults(name, ids, "[t]" if ids.ndim != 2 else "[n, t / n]", _INTEGERS)
+    two_dimensional = isinstance(ids, torch.Tensor) and ids.ndim == 2
+    faults = shape_faults(name, ids, "[n, t / n]" if two_dimensional else "[t]", _INTEGERS)
     if faults:
         raise LayoutError(faults)
-    if not is_compiling() and capture.is_capturing():
+    reason = why_unreadable(ids)
+    if reason is not None and not is_traced(ids):
         raise HostReadError(
-            f"how many sequences {name} begins is decided by its values, and they cannot be read, because a CUDA graph "
-            "is being captured; hint: make the offsets before the capture"
+            f"the values of {name} decide how many sequences there are, and they cannot be read, because {reason}"
         )
     rows = ids.numel()
     if not is_traced(ids) and rows > INT32_MAX:
@@ -224,7 +226,13 @@ def integers(**sizes: SupportsIndex) -> list[int]:
 def shape_faults(
     name: str, tensor: torch.Tensor, shape: str, dtypes: tuple[torch.dtype, ...] = (torch.int32, torch.int64)
 ) -> list[str]:
-    """What is wrong with the number of dimensions and the dtype of ``tensor``, which should be like ``"[b, s]"``."""
+    """What is wrong with the number of dimensions and the dtype of ``tensor``, which should be like ``"[b, s]"``.
+
+    Raises:
+        ArgumentTypeError: a ``TypeError``; it is no tensor.
+    """
+    if not isinstance(tensor, torch.Tensor):
+        raise ArgumentTypeError(f"{name} must be a tensor, got {tensor!r}")
     faults = []
     expected = shape.count(",") + 1
     if tensor.ndim != expected:
