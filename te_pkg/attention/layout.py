@@ -228,7 +228,10 @@ class PackedLayout(LayoutRows):
             max_seqlen: ``s``, rows of each slot.
         """
         (slot,) = integers(max_seqlen=max_seqlen)
-        return cls._trusted(check_lengths(lengths, all_of(slot), None, slot, None))
+        total_tokens = None
+        if isinstance(lengths, torch.Tensor) and lengths.ndim == 1:
+            total_tokens = lengths.shape[0] * slot  # it may be one that cannot be read
+        return cls._trusted(check_lengths(lengths, all_of(slot), total_tokens, slot, None))
 
     def padding(self) -> Padding:
         """Where this layout has rows of no sequence.

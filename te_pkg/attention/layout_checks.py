@@ -263,7 +263,7 @@ def all_of(rows: int) -> Callable[[Any], Any]:
     def slots_of(lengths: Any) -> Any:
         if isinstance(lengths, torch.Tensor):
             return torch.full_like(lengths, rows)
-        if max(lengths, default=0) > rows:
+        if max(lengths, default=rows) > rows:
             raise LayoutError(
                 f"lengths[{i}] is {length}, expected at most {rows}, the rows of its slot"
                 for i, length in enumerate(lengths)
@@ -304,7 +304,7 @@ def _sizes(
 def _range_faults(name: str, size: int) -> list[str]:
     if 0 <= size <= INT32_MAX:
         return []
-    return [f"{name} is {size}, expected at least 0" if size < 0 else f"{name} is {size}, beyond int32"]
+    return [f"{name} is {size}, expected at least 0" if size < 0 else f"{name} is {size}, expected at most {INT32_MAX}"]
 
 
 def _stored(tensors: dict[str, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
@@ -353,8 +353,7 @@ def _slot_faults(lengths: Sequence[int], offsets: Sequence[int]) -> list[str]:
     if all(map(operator.le, lengths, slots)):
         return []
     return [
-        f"cu_seqlens_padded: slot {i} holds {slot} rows, sequence {i} has {length}, expected a slot at least as long "
-        "as its sequence"
+        f"cu_seqlens_padded: slot {i} holds {slot} rows, sequence {i} has {length}, expected at least {length}"
         for i, (length, slot) in enumerate(zip(lengths, slots, strict=False))
         if 0 <= slot < length  # where offsets decrease, that has been said
     ]

@@ -1,0 +1,166 @@
+"""Who may attend to whom: the dense mask is what a person would draw, the block mask is equal to it."""
+
+from __future__ import annotations
+
+import doctest
+import itertools
+
+import hypothesis
+import pytest
+import torch
+from hypothesis import strategies as st
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.nn.attention.flex_attention import create_mask, flex_attention
+
+from te_pkg.attention import PackedLayout, masks
+from te_pkg.attention.capture import mark_capturing
+from te_pkg.attention.errors import ArgumentError, ArgumentTypeError, LayoutError
+from tests.attention.layouts import LayoutCase, Rows, layout_of, layouts
+from tests.attention.no_sync import forbid_sync
+
+ALIGNMENTS = st.sampled_from(["top_left", "bottom_right"])
+SIDES = st.integers(-1, 5)
+WINDOWS = st.none() | st.tuples(SIDES, SIDES)
+
+
+def drawn_by_hand(q: Rows, kv: Rows, causal: bool, align: str, window: tuple[int, int] | None) -> list[list[bool]]:
+    left, right = window or (-1, -1)
+
+    def may_attend(query: tuple[int, int] | None, key: tuple[int, int] | None) -> bool:
+        if query is None or key is None or query[0] != key[0]:
+            return False
+        shift = kv.lengths[key[0]] - q.lengths[key[0]] if align == "bottom_right" else 0
+        offset = key[1] - (query[1] + shift)
+        return not (causal and offset > 0) and (left < 0 or offset >= -left) and (right < 0 or offset <= right)
+
+    return [[may_attend(query, key) for key in kv.owners] for query in q.owners]
+
+
+@st.composite
+def pairs(draw: st.DrawFn, **limits: int) -> tuple[LayoutCase, LayoutCase]:
+    """Layouts of queries and of keys with as many sequences."""
+    q = draw(layouts(host=None, **limits))
+    kv = draw(layouts(host=None, **limits).filter(lambda kv: len(kv.rows.lengths) == len(q.rows.lengths)))
+    return q, kv
+
+
+class TestDense:
+    @hypothesis.given(layouts(max_sequences=4, host=None), st.booleans(), ALIGNMENTS, WINDOWS)
+    def test_of_one_layout(self, case, causal, align, window):
+        mask = case.layout.attention_mask(causal=causal, align=align, window=window)
+        assert mask.dtype == torch.bool
+        assert mask.shape == (case.rows.total, case.rows.total)
+        assert mask.tolist() == drawn_by_hand(case.rows, case.rows, causal, align, window)
+
+    @hypothesis.given(pairs(max_sequences=3, max_length=6), st.booleans(), ALIGNMENTS, WINDOWS)
+    def test_of_two(self, pair, causal, align, window):
+        q, kv = pair
+        mask = q.layout.attention_mask(kv.layout, causal=causal, align=align, window=window)
+        assert mask.shape == (q.rows.total, kv.rows.total)
+        assert mask.tolist() == drawn_by_hand(q.rows, kv.rows, causal, align, window)
+
+    def test_the_corners_that_align_names(self):
+        q, kv = PackedLayout.from_lengths([2]), PackedLayout.from_lengths([4])
+        assert q.attention_mask(kv, causal=True).int().tolist() == [[1, 0, 0, 0], [1, 1, 0, 0]]
+        assert q.attention_mask(kv, causal=True, align="bottom_right").int().tolist() == [[1, 1, 1, 0], [1, 1, 1, 1]]
+
+    def test_queries_without_keys(self):
+        # flash-attention 443: only the last query of each sequence sees its one key.
+        q, kv = PackedLayout.from_lengths([76, 34, 146]), PackedLayout.from_lengths([1, 1, 1])
+        mask = q.attention_mask(kv, causal=True, align="bottom_right")
+        assert mask.nonzero().tolist() == [[75, 0], [109, 1], [255, 2]]
+
+    def test_zero_length_sequences(self):
+        mask = PackedLayout.from_lengths([0, 1, 0, 1]).attention_mask(PackedLayout.from_lengths([0, 3, 0, 5]))
+        assert mask.int().tolist() == [[1, 1, 1, 0, 0, 0, 0, 0], [0, 0, 0, 1, 1, 1, 1, 1]]
+
+    def test_a_causal_window_sees_nothing_ahead(self):
+        made = PackedLayout.from_lengths([4])
+        mask = made.attention_mask(causal=True, window=(1, 3))
+        assert torch.equal(mask, made.attention_mask(window=(1, 0)))
+
+    def test_nothing_syncs(self):
+        q, kv = PackedLayout.from_lengths([3, 2], 4), PackedLayout.from_lengths([1, 5], 4)
+        for uses, causal in itertools.product((None, kv), (False, True)):
+            with mark_capturing(), forbid_sync():
+                q.attention_mask(uses, causal=causal, align="bottom_right", window=(2, 1))
+
+    def test_no_rows(self):
+        assert PackedLayout.from_lengths([]).attention_mask().shape == (0, 0)
+
+    def test_fake_tensors(self):
+        with FakeTensorMode():
+            mask = PackedLayout.from_lengths([3, 2]).attention_mask(PackedLayout.from_lengths([4, 4]), causal=True)
+        assert mask.shape == (5, 8)
+
+    def test_under_inference_mode_it_is_ordinary(self):
+        with torch.inference_mode():
+            assert not PackedLayout.from_lengths([3]).attention_mask().is_inference()
+
+
+class TestBlocks:
+    @pytest.mark.parametrize("align", ["top_left", "bottom_right"])
+    @pytest.mark.parametrize(("causal", "window"), [(False, None), (True, None), (False, (40, 7)), (True, (130, -1))])
+    def test_are_equal_to_the_dense_mask(self, causal, align, window):
+        q = layout_of(Rows((130, 0, 77, 1), (160, 8, 77, 9), 300))
+        kv = layout_of(Rows((20, 5, 200, 64), (32, 5, 250, 64), 351), host=False)
+        for keys in (None, kv):
+            arguments = {"causal": causal, "align": align, "window": window}
+            dense = q.attention_mask(keys, **arguments)
+            blocks = q.block_mask(keys, **arguments)
+            assert blocks.shape == (1, 1, *dense.shape)
+            assert torch.equal(create_mask(blocks.mask_mod, 1, 1, *dense.shape, device="cpu")[0, 0], dense)
+            padded = torch.zeros([-(-size // 128) * 128 for size in dense.shape], dtype=torch.bool)
+            padded[: dense.shape[0], : dense.shape[1]] = dense
+            any_in_block = padded.unflatten(1, (-1, 128)).unflatten(0, (-1, 128)).any(3).any(1)
+            assert torch.equal(blocks.to_dense()[0, 0].bool(), any_in_block)
+
+    @pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile:UserWarning")
+    def test_flex_attention_follows_them(self):
+        made = layout_of(Rows((30, 0, 50), (40, 3, 60), 110))
+        q, k, v = (torch.randn(1, 2, 110, 16, dtype=torch.float64) for _ in range(3))
+        mask = made.attention_mask(causal=True)
+        out = flex_attention(q, k, v, block_mask=made.block_mask(causal=True))
+        scores = (q @ k.mT / 4).masked_fill(~mask, -torch.inf)
+        expected = torch.nan_to_num(scores.softmax(-1)) @ v
+        torch.testing.assert_close(out, expected)
+
+    def test_a_side_without_rows_is_refused(self):
+        empty = PackedLayout.from_lengths([0])
+        with pytest.raises(LayoutError, match="the layout of the queries has 0 rows"):
+            empty.block_mask(PackedLayout.from_lengths([3]))
+        with pytest.raises(LayoutError, match="the layout of the keys has 0 rows"):
+            PackedLayout.from_lengths([3]).block_mask(empty)
+
+
+@pytest.mark.parametrize("method", ["attention_mask", "block_mask"])
+class TestErrors:
+    @pytest.fixture
+    def ask(self, method):
+        return getattr(PackedLayout.from_lengths([3, 2]), method)
+
+    def test_another_number_of_sequences_or_device(self, ask):
+        with pytest.raises(LayoutError) as caught:
+            ask(PackedLayout.from_lengths([3], device="meta"))
+        assert caught.value.faults == (
+            "layout_kv has 1 sequences, expected 2 as the queries' layout",
+            "layout_kv is on meta, expected cpu as the queries' layout",
+        )
+
+    def test_alignments(self, ask):
+        with pytest.raises(ArgumentError, match="align is 'top_right', expected one of 'top_left', 'bottom_right'"):
+            ask(align="top_right")
+
+    @pytest.mark.parametrize("window", [(-2, 0), (0, -3)])
+    def test_windows_out_of_range(self, ask, window):
+        with pytest.raises(ArgumentError, match=r"window is \(.*\), expected \(left, right\) with -1 for unbounded"):
+            ask(window=window)
+
+    @pytest.mark.parametrize("window", [3, (1,), (1, 2, 3), (1.5, 2), "ab", (True, 1)])
+    def test_windows_of_another_kind(self, ask, window):
+        with pytest.raises(ArgumentTypeError, match="window"):
+            ask(window=window)
+
+
+def test_the_worked_examples_hold():
+    assert doctest.testmod(masks).failed == 0
