@@ -57,7 +57,9 @@ def register(layout_type: type[PackedLayout], make: Callable[[CheckedOffsets], P
 
 
 def _leaves(layout: PackedLayout) -> list[tuple[str, Any]]:
-    names = ["cu_seqlens", "cu_seqlens_padded", "total_tokens", "max_seqlen"]
+    # This one first: `torch.export` 2.13 puts inputs for names in its guards by their text, one after the other, and a
+    # name that is the beginning of another would spoil it.
+    names = ["cu_seqlens_padded", "cu_seqlens", "total_tokens", "max_seqlen"]
     if layout.cu_seqlens_padded is layout.cu_seqlens:
         names.remove("cu_seqlens_padded")  # one leaf, so that they come out as one object
     return [(name, getattr(layout, name)) for name in names]
@@ -69,5 +71,9 @@ def _facts_of(layout: PackedLayout) -> _HostFacts:
 
 def _checked(leaves: Iterable[Any], context: _HostFacts) -> CheckedOffsets:
     *offsets, total_tokens, max_seqlen = leaves
-    real = all(isinstance(leaf, torch.Tensor) for leaf in offsets) and not is_traced(*offsets)
-    return CheckedOffsets(offsets[0], offsets[-1], total_tokens, max_seqlen, *(context.facts if real else ()))
+    real = (
+        type(total_tokens) is type(max_seqlen) is int
+        and all(isinstance(leaf, torch.Tensor) for leaf in offsets)
+        and not is_traced(*offsets)
+    )
+    return CheckedOffsets(offsets[-1], offsets[0], total_tokens, max_seqlen, *(context.facts if real else ()))
