@@ -183,6 +183,13 @@ class TestMemory:
             del padded, fresh
         assert reused > 100  # or the trap was not there
 
+    def test_an_entry_whose_finaliser_is_still_to_come_is_not_taken_for_the_new_tensor(self, memory):
+        cu, padded = offsets(0, 3, 8), offsets(0, 3, 8)
+        ask(memory, cu, padded)
+        new = padded.detach()  # alike in version, address and shape
+        memory._entries[id(cu), id(new)] = memory._entries[id(cu), id(padded)]
+        assert ask_captured(memory, cu, new) is True
+
     @pytest.mark.parametrize("which", [0, 1])
     def test_an_entry_goes_with_the_first_of_its_tensors(self, memory, which):
         pair = [offsets(0, 3, 8), offsets(0, 3, 8)]
