@@ -130,10 +130,9 @@ class LayoutRows:
         align: str = "top_left",
         window: tuple[int, int] | None = None,
     ) -> BlockMask:
-        """The same for ``torch.nn.attention.flex_attention``; arguments and errors as above.
+        """The same for ``torch.nn.attention.flex_attention``; arguments and errors as above. No host sync.
 
-        To find out which blocks are empty torch looks at every pair of rows once: ``t * t_kv`` bytes. Make it once for
-        all layers.
+        Worked out from the boundaries: no pair of rows is looked at, so long buffers cost little.
 
         Raises:
             LayoutError: a ``ValueError``; also where a side has no rows.

@@ -10,7 +10,7 @@ import pytest
 import torch
 from hypothesis import strategies as st
 from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.nn.attention.flex_attention import create_mask, flex_attention
+from torch.nn.attention.flex_attention import BlockMask, create_block_mask, create_mask, flex_attention
 
 from te_pkg.attention import PackedLayout, masks
 from te_pkg.attention.capture import mark_capturing
@@ -98,22 +98,59 @@ class TestDense:
             assert not PackedLayout.from_lengths([3]).attention_mask().is_inference()
 
 
+def found_by_looking(q: PackedLayout, kv: PackedLayout, size: int, **arguments: object) -> BlockMask:
+    """The block mask that torch makes of every pair of rows."""
+    dense = q.attention_mask(kv, **arguments)
+    return create_block_mask(
+        lambda batch, head, row, column: dense[row, column], None, None, *dense.shape, device="cpu", BLOCK_SIZE=size
+    )
+
+
+def assert_same_blocks(found: BlockMask, expected: BlockMask) -> None:
+    assert found.shape == expected.shape
+    assert found.BLOCK_SIZE == expected.BLOCK_SIZE
+    for counts, indices in (("kv_num_blocks", "kv_indices"), ("full_kv_num_blocks", "full_kv_indices")):
+        assert getattr(found, counts).tolist() == getattr(expected, counts).tolist()
+        assert getattr(found, indices).tolist() == getattr(expected, indices).tolist()
+        assert getattr(found, indices).dtype == getattr(expected, indices).dtype
+    for name in ("q_num_blocks", "q_indices", "full_q_num_blocks", "full_q_indices"):
+        assert getattr(found, name).tolist() == getattr(expected, name).tolist()
+
+
 class TestBlocks:
+    @hypothesis.given(pairs(max_sequences=5), st.booleans(), ALIGNMENTS, WINDOWS, st.integers(1, 7))
+    @hypothesis.settings(max_examples=300, deadline=None)
+    def test_are_those_that_torch_finds_by_looking_at_every_pair(self, pair, causal, align, window, size):
+        q, kv = (case.layout for case in pair)
+        hypothesis.assume(q.total_tokens and kv.total_tokens)
+        arguments = {"causal": causal, "align": align, "window": window}
+        found = masks.block_mask(q, kv, **arguments, block_size=size)
+        assert_same_blocks(found, found_by_looking(q, kv, size, **arguments))
+
     @pytest.mark.parametrize("align", ["top_left", "bottom_right"])
     @pytest.mark.parametrize(("causal", "window"), [(False, None), (True, None), (False, (40, 7)), (True, (130, -1))])
     def test_are_equal_to_the_dense_mask(self, causal, align, window):
-        q = layout_of(Rows((130, 0, 77, 1), (160, 8, 77, 9), 300))
-        kv = layout_of(Rows((20, 5, 200, 64), (32, 5, 250, 64), 351), host=False)
+        q = layout_of(Rows((130, 0, 277, 1), (160, 8, 277, 9), 500))
+        kv = layout_of(Rows((20, 5, 400, 64), (32, 5, 450, 64), 571), host=False)
         for keys in (None, kv):
             arguments = {"causal": causal, "align": align, "window": window}
             dense = q.attention_mask(keys, **arguments)
             blocks = q.block_mask(keys, **arguments)
             assert blocks.shape == (1, 1, *dense.shape)
             assert torch.equal(create_mask(blocks.mask_mod, 1, 1, *dense.shape, device="cpu")[0, 0], dense)
-            padded = torch.zeros([-(-size // 128) * 128 for size in dense.shape], dtype=torch.bool)
-            padded[: dense.shape[0], : dense.shape[1]] = dense
-            any_in_block = padded.unflatten(1, (-1, 128)).unflatten(0, (-1, 128)).any(3).any(1)
-            assert torch.equal(blocks.to_dense()[0, 0].bool(), any_in_block)
+            assert_same_blocks(blocks, found_by_looking(q, keys or q, 128, **arguments))
+
+    def test_of_a_long_buffer_no_pair_of_rows_is_looked_at(self):
+        made = PackedLayout.from_lengths([100_000, 31_072])
+        blocks = made.block_mask(causal=True)
+        assert blocks.shape == (1, 1, 131_072, 131_072)
+        assert int(blocks.full_kv_num_blocks.sum()) > 781 * 780 // 2
+
+    def test_nothing_syncs(self):
+        q, kv = PackedLayout.from_lengths([3, 2], 4), PackedLayout.from_lengths([1, 5], 4)
+        for mode in (True, False):
+            with mark_capturing(), forbid_sync(mode=mode):
+                q.block_mask(kv, causal=True, align="bottom_right", window=(2, 1))
 
     @pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile:UserWarning")
     def test_flex_attention_follows_them(self):
@@ -143,8 +180,8 @@ class TestErrors:
         with pytest.raises(LayoutError) as caught:
             ask(PackedLayout.from_lengths([3], device="meta"))
         assert caught.value.faults == (
-            "layout_kv has 1 sequences, expected 2 as the queries' layout",
-            "layout_kv is on meta, expected cpu as the queries' layout",
+            "layout_kv has 1 sequences, expected 2 as the queries",
+            "layout_kv is on meta, expected cpu as the queries",
         )
 
     def test_alignments(self, ask):
