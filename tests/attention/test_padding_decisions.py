@@ -167,6 +167,7 @@ class TestRule:
         assert ask_captured(memory, cu, padded, 2) is False
         memory.verify_replay()
 
+    @hypothesis.settings(deadline=None)
     @hypothesis.given(q=layouts(), kv=layouts(), cp_size=st.sampled_from([1, 2]))
     def test_the_answer_is_what_the_rows_say(self, q, kv, cp_size):
         memory = PaddingDecisions()

@@ -208,6 +208,7 @@ class TestMemory:
         gc.collect()
         assert memory.info().entries == 0
 
+    @hypothesis.settings(deadline=None)
     @hypothesis.given(asked=st.lists(st.integers(0, 6), max_size=40), max_entries=st.integers(1, 4))
     def test_the_most_recently_used_are_kept(self, asked, max_entries):
         memory = PaddingDecisions(max_entries)
