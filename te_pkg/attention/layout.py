@@ -63,7 +63,7 @@ class PackedLayout(LayoutRows):
     ``torch.export``, or of fake or meta tensors. There both sizes must be given.
 
     The tensors are not copied, and are ordinary ones even if made under inference mode. Who refills them, as for the
-    replay of a CUDA graph, makes what the host knows untrue: make such a layout under the capture, or make a new one.
+    replay of a CUDA graph, makes what the host knows untrue: make such a layout inside the capture, or make a new one.
     Two layouts are equal if they are one object, because to compare values would be a host sync.
 
     It pickles, deep-copies, and is a node for ``torch.utils._pytree``, so it may be an argument or a result of
@@ -318,9 +318,9 @@ class PackedLayout(LayoutRows):
             HostReadError: a ``RuntimeError``; the lengths are not known, and may not be read now.
         """
         if seqused:
-            offsets = self.cu_seqlens_padded
-            used = self.cu_seqlens.diff()
-            return self._for_flash_attn(offsets) | {"seqused_q": used, "seqused_k": used}
+            with ordinary():
+                used = self.cu_seqlens.diff()
+            return self._for_flash_attn(self.cu_seqlens_padded) | {"seqused_q": used, "seqused_k": used}
         if self.cu_seqlens_padded is not self.cu_seqlens and Padding.BETWEEN in self.padding():
             raise PaddingError(
                 "the kernel would look for each sequence right behind the one before, but this layout has padding "

@@ -14,7 +14,6 @@ ASCII alone, at most 8 lines of 100 columns. Where there are more rows than fit,
 
 from __future__ import annotations
 
-import statistics
 import string
 from bisect import bisect_right
 from collections.abc import Sequence
@@ -125,9 +124,10 @@ def _bars(lengths: Sequence[int], slot_offsets: Sequence[int], total_tokens: int
         legend = ", ".join(meaning for symbols, meaning in meanings.items() if set(symbols) & set(marks))
         lines.append(f"each mark is {_count(rows, 'row')}: {legend}")
     if lengths:
-        empty = sum(length == 0 for length in lengths)
+        ordered = sorted(lengths)
+        median = (ordered[(len(ordered) - 1) // 2] + ordered[len(ordered) // 2]) / 2
+        empty = ordered.count(0)
         lines.append(
-            f"lengths: {min(lengths)} to {max(lengths)}, median {statistics.median(lengths):.12g}"
-            + (f", {empty} empty" if empty else "")
+            f"lengths: {ordered[0]} to {ordered[-1]}, median {median:.12g}" + (f", {empty} empty" if empty else "")
         )
     return lines

@@ -107,6 +107,7 @@ def without_host_facts(layout: PackedLayout) -> PackedLayout:
 def layouts(
     draw: st.DrawFn,
     *,
+    num_sequences: int | None = None,
     max_sequences: int = 6,
     max_length: int = 9,
     kinds: Padding | None = None,
@@ -115,13 +116,14 @@ def layouts(
     """Layouts with their models; empty batches, empty sequences and empty slots among them.
 
     Args:
-        max_sequences: ``b`` at most.
+        num_sequences: ``b``; None: any up to ``max_sequences``.
         max_length: rows of a sequence at most; a gap has up to 4.
         kinds: the padding that may occur; None: any.
         host: whether the host knows the lengths; None: either.
     """
     allowed = Padding.LAST | Padding.BETWEEN | Padding.CAPACITY if kinds is None else kinds
-    lengths = draw(st.lists(st.integers(0, max_length), max_size=max_sequences))
+    fewest, most = (0, max_sequences) if num_sequences is None else (num_sequences, num_sequences)
+    lengths = draw(st.lists(st.integers(0, max_length), min_size=fewest, max_size=most))
     # Drawn before the gaps, so that each kind of padding is as often absent as present.
     present = allowed & draw(st.builds(Padding, st.integers(0, 7)))
     gap = st.integers(0, 4)

@@ -117,7 +117,7 @@ class TestLarge:
         multiple=st.sampled_from([1, 16]),
         spare=st.sampled_from([0, 1, 1000]),
     )
-    @hypothesis.settings(max_examples=30, deadline=None)
+    @hypothesis.settings(max_examples=30)
     def test_always_fits_a_screen(self, count, longest, multiple, spare):
         lengths = [random.Random(count * longest + i).randint(0, longest) for i in range(count)]
         slots = sum(-(-length // multiple) * multiple for length in lengths)

@@ -161,6 +161,18 @@ class TestCompile:
         arguments = {"causal": True, "align": "bottom_right", "window": (3, -1)}
         assert torch.equal(compiled(made, keys, **arguments), made.attention_mask(keys, **arguments))
 
+    def test_what_other_kernels_want(self, backend):
+        def wanted(layout: PackedLayout) -> tuple[torch.Tensor, torch.Tensor, int]:
+            kwargs = layout.flash_attn_kwargs(seqused=True)
+            return kwargs["cu_seqlens_q"] + 0, kwargs["seqused_k"], kwargs["max_seqlen_q"]
+
+        compiled = torch.compile(wanted, fullgraph=True, backend=backend)
+        offsets, used, longest = compiled(PackedLayout.from_lengths([3, 2], 4))
+        assert (offsets.tolist(), used.tolist(), longest) == ([0, 4, 8], [3, 2], 3)
+
+        blocks = torch.compile(lambda layout: layout.block_mask().kv_num_blocks, fullgraph=True, backend=backend)
+        assert blocks(PackedLayout.from_lengths([3, 2], 4)).tolist() == [[[1]]]
+
     def test_under_inference_mode(self, backend):
         compiled = torch.compile(labels, fullgraph=True, backend=backend)
         made = PackedLayout.from_lengths([3, 2], 4)

@@ -40,7 +40,7 @@ def drawn_by_hand(q: Rows, kv: Rows, causal: bool, align: str, window: tuple[int
 def pairs(draw: st.DrawFn, **limits: int) -> tuple[LayoutCase, LayoutCase]:
     """Layouts of queries and of keys with as many sequences."""
     q = draw(layouts(host=None, **limits))
-    kv = draw(layouts(host=None, **limits).filter(lambda kv: len(kv.rows.lengths) == len(q.rows.lengths)))
+    kv = draw(layouts(host=None, num_sequences=len(q.rows.lengths), **limits))
     return q, kv
 
 
@@ -119,7 +119,7 @@ def assert_same_blocks(found: BlockMask, expected: BlockMask) -> None:
 
 class TestBlocks:
     @hypothesis.given(pairs(max_sequences=5), st.booleans(), ALIGNMENTS, WINDOWS, st.integers(1, 7))
-    @hypothesis.settings(max_examples=300, deadline=None)
+    @hypothesis.settings(max_examples=300)
     def test_are_those_that_torch_finds_by_looking_at_every_pair(self, pair, causal, align, window, size):
         q, kv = (case.layout for case in pair)
         hypothesis.assume(q.total_tokens and kv.total_tokens)
