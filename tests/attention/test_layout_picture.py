@@ -6,6 +6,7 @@ import doctest
 import random
 import subprocess
 import sys
+from pathlib import Path
 
 import hypothesis
 import pytest
@@ -13,6 +14,7 @@ import torch
 from hypothesis import strategies as st
 from torch._subclasses.fake_tensor import FakeTensorMode
 
+import te_pkg
 from te_pkg.attention import PackedLayout, layout_picture
 from te_pkg.attention.capture import mark_capturing
 from te_pkg.attention.layout_picture import COLUMNS, LINES
@@ -36,7 +38,8 @@ class TestSmall:
         command = (
             "from te_pkg.attention import PackedLayout; print(PackedLayout.from_lengths([3, 2, 4], pad_to_multiple=4))"
         )
-        done = subprocess.run([sys.executable, "-c", command], capture_output=True, text=True, check=True)
+        root = Path(te_pkg.__file__).parents[1]
+        done = subprocess.run([sys.executable, "-c", command], capture_output=True, text=True, check=True, cwd=root)
         assert done.stdout.splitlines() == [
             "PackedLayout: 3 sequences, 9 real rows of 12, 75.0% full, longest 4, on cpu",
             "padding: 3 rows: 3 between sequences",
