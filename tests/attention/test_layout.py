@@ -555,3 +555,9 @@ class TestOnAGpu:
         cu.copy_(offsets(0, 1, 5))
         graph.replay()
         assert ids.tolist() == [0, -1, -1, -1, 1, 1, 1, 1]
+
+    def test_on_the_way_back_the_host_learns_the_lengths(self):
+        with mark_capturing():
+            made = PackedLayout.from_cu_seqlens(offsets(0, 3, 5).cuda(), offsets(0, 4, 8).cuda(), 8, 4)
+        assert made.lengths is None
+        assert made.to("cpu").lengths == (3, 2)
