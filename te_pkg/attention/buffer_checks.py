@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import torch
+from torch.compiler import is_compiling
 
 from te_pkg.attention.errors import ArgumentTypeError, AttentionError, LayoutError
 from te_pkg.attention.kernels import Fill
+from te_pkg.attention.kernels.host import is_plain
 from te_pkg.attention.layout import PackedLayout
-from te_pkg.attention.offsets import is_traced
 
 __all__ = ["GradientError", "check_fill", "check_tensor", "needs_copy", "out_faults", "refuse", "row_faults"]
 
@@ -58,10 +59,10 @@ def out_faults(out: torch.Tensor | None, x: torch.Tensor, shape: tuple[int, ...]
         faults.append(f"out is {out.dtype}, expected {x.dtype} as x")
     if out.device != x.device:
         faults.append(f"out is on {out.device}, expected {x.device} as x")
-    if not is_traced(x, out):
-        if torch._debug_has_internal_overlap(out) == 1:
+    if is_plain(x, out):
+        if not out.is_contiguous() and torch._debug_has_internal_overlap(out) == 1:
             faults.append(f"out has several elements in one place (strides {list(out.stride())}), expected one")
-        if _is_dense(x) and _is_dense(out) and _may_overlap(x, out):
+        if _may_overlap(x, out) and _is_dense(x) and _is_dense(out):
             faults.append("out lies in the memory of x, expected memory of its own")
     return faults
 
@@ -100,25 +101,28 @@ def refuse(faults: list[str]) -> None:
 
 def needs_copy(x: torch.Tensor, out: torch.Tensor) -> bool:
     """Whether a result made of ``x`` has to be complete before it is copied to ``out``, which passed the checks."""
-    if is_traced(x, out):
+    if is_compiling() or (x.is_contiguous() and out.is_contiguous() and not x.is_complex()) or not is_plain(x, out):
         return False
-    # Strided views of one buffer, such as the queries and the keys of one projection, need not share an element. And an
-    # operator cannot be given memory that has yet to be conjugated.
-    return _may_overlap(x, out) or out.is_conj() or out.is_neg()
+    # An operator cannot be given memory that has yet to be conjugated. And strided views of one buffer, such as the
+    # queries and the keys of one projection, need not share an element.
+    if out.is_conj() or out.is_neg():
+        return True
+    return _may_overlap(x, out)
 
 
 def _may_overlap(x: torch.Tensor, out: torch.Tensor) -> bool:
     """Whether one begins before the other ends in memory."""
-    if x.is_meta or out.is_meta or not x.numel() or not out.numel():
-        return False
-    return x.data_ptr() < out.data_ptr() + _reach(out) and out.data_ptr() < x.data_ptr() + _reach(x)
+    start, out_start = x.data_ptr(), out.data_ptr()  # 0 for what has no memory
+    return start < out_start + _reach(out) and out_start < start + _reach(x) and start > 0 and out_start > 0
 
 
 def _reach(tensor: torch.Tensor) -> int:
     """Bytes from the start of the first element to the end of the last one."""
+    if tensor.is_contiguous():
+        return tensor.nbytes
     steps = ((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
     return (sum(steps) + 1) * tensor.itemsize
 
 
 def _is_dense(tensor: torch.Tensor) -> bool:
-    return tensor.numel() > 0 and _reach(tensor) == tensor.numel() * tensor.itemsize
+    return _reach(tensor) == tensor.nbytes

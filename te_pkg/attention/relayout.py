@@ -18,7 +18,7 @@ Above some 32 MB to touch fresh memory takes longer than to move the rows: ``out
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple, SupportsIndex, overload
+from typing import SupportsIndex, overload
 
 import torch
 from torch.compiler import is_compiling
@@ -26,22 +26,13 @@ from torch.compiler import is_compiling
 from te_pkg.attention.buffer_checks import check_fill, check_tensor, needs_copy, out_faults, refuse, row_faults
 from te_pkg.attention.cu_seqlens import get_full_cu_seqlens
 from te_pkg.attention.errors import HostReadError
-from te_pkg.attention.kernels import Fill
-from te_pkg.attention.kernels.cpu import prefers_slices
-from te_pkg.attention.kernels.host import HostRows, host_rows, spans_of
-from te_pkg.attention.kernels.operators import move_rows, move_rows_into
+from te_pkg.attention.kernels import Fill, RowMove, Slots
+from te_pkg.attention.kernels.host import HostRows, host_rows
+from te_pkg.attention.kernels.operators import move_rows
 from te_pkg.attention.layout import PackedLayout
 from te_pkg.attention.offsets import integers, is_traced, shape_faults, why_unreadable
 
 __all__ = ["pack", "pad_rows", "relayout", "unpack", "unpad_rows"]
-
-
-class _Slots(NamedTuple):
-    """Where the sequences of a buffer begin, how many rows it has, and the former as far as the host knows it."""
-
-    offsets: torch.Tensor
-    rows: int
-    known: Sequence[int] | None
 
 
 def relayout(
@@ -86,8 +77,7 @@ def relayout(
     if target.num_sequences != source.num_sequences:
         faults.append(f"target has {target.num_sequences} sequences, expected {source.num_sequences} as source")
     refuse(faults + out_faults(out, x, (target.total_tokens, *x.shape[1:])))
-    sliced = prefers_slices(source.num_sequences, target.total_tokens)
-    here, there = host_rows(source, x, read=sliced), host_rows(target, x, read=sliced)
+    here, there = host_rows(source, x), host_rows(target, x)
     if here is not None and there is not None and here.lengths != there.lengths:
         refuse(
             [
@@ -99,8 +89,8 @@ def relayout(
     return _move(
         x,
         source.cu_seqlens,
-        _Slots(source.cu_seqlens_padded, source.total_tokens, here and here.slots),
-        _Slots(target.cu_seqlens_padded, target.total_tokens, there and there.slots),
+        Slots(source.cu_seqlens_padded, source.total_tokens, here and here.slots),
+        Slots(target.cu_seqlens_padded, target.total_tokens, there and there.slots),
         here,
         fill,
         out,
@@ -146,12 +136,12 @@ def pack(
     if layout.device != x.device:
         faults.append(f"x is on {x.device}, expected {layout.device} as layout")
     refuse(faults + out_faults(out, x, (layout.total_tokens, *x.shape[2:])))
-    known = host_rows(layout, x, read=prefers_slices(batch, layout.total_tokens))
+    known = host_rows(layout, x)
     return _move(
         x.flatten(0, 1),
         layout.cu_seqlens,
-        _slots_of_batch(batch, longest, x.device),
-        _Slots(layout.cu_seqlens_padded, layout.total_tokens, known and known.slots),
+        _batch_slots(batch, longest, x.device),
+        Slots(layout.cu_seqlens_padded, layout.total_tokens, known and known.slots),
         known,
         fill,
         out,
@@ -195,12 +185,12 @@ def unpack(
     refuse(faults + out_faults(out, x, shape))
     if out is not None and not _is_flat(out):
         return out.copy_(unpack(x, layout, longest, fill=fill, kernel=kernel))
-    known = host_rows(layout, x, read=prefers_slices(batch, batch * longest))
+    known = host_rows(layout, x)
     rows = _move(
         x,
         layout.cu_seqlens,
-        _Slots(layout.cu_seqlens_padded, layout.total_tokens, known and known.slots),
-        _slots_of_batch(batch, longest, x.device),
+        Slots(layout.cu_seqlens_padded, layout.total_tokens, known and known.slots),
+        _batch_slots(batch, longest, x.device),
         known,
         fill,
         None if out is None else out.flatten(0, 1),
@@ -307,13 +297,13 @@ def _batch_faults(layout: PackedLayout, batch: int, longest: int, what: str) -> 
     return faults
 
 
-def _slots_of_batch(batch: int, longest: int, device: torch.device) -> _Slots:
+def _batch_slots(batch: int, longest: int, device: torch.device) -> Slots:
     """A batch, seen as ``[b * s, ...]``."""
     rows = batch * longest
     known: Sequence[int] | None = None
     if not is_compiling():
-        known = range(0, rows + 1, longest) if longest else [0] * (batch + 1)
-    return _Slots(get_full_cu_seqlens(batch, longest, device), rows, known)
+        known = range(0, rows + 1, longest) if longest else (0,) * (batch + 1)
+    return Slots(lambda: get_full_cu_seqlens(batch, longest, device), rows, known)
 
 
 def _is_flat(batch: torch.Tensor) -> bool:
@@ -325,25 +315,15 @@ def _is_flat(batch: torch.Tensor) -> bool:
 def _move(
     x: torch.Tensor,
     cu_seqlens: torch.Tensor,
-    source: _Slots,
-    target: _Slots,
+    source: Slots,
+    target: Slots,
     known: HostRows | None,
     fill: Fill,
     out: torch.Tensor | None,
     kernel: str | None,
 ) -> torch.Tensor:
     check_fill(fill, x.dtype)
-    spans: list[int] = []
-    real_rows = -1
-    if known is not None:
-        real_rows = known.real
-        sliced = x.device.type == "cpu" and prefers_slices(len(known.lengths), target.rows)
-        if sliced and source.known is not None and target.known is not None:
-            spans = spans_of(known.lengths, source.known, target.known)
-    offsets = (cu_seqlens, source.offsets, target.offsets)
-    facts = (fill, spans, real_rows, kernel or "")
-    if out is not None and not needs_copy(x, out):
-        move_rows_into(x, *offsets, *facts, out)
-        return out
-    moved: torch.Tensor = move_rows(x, *offsets, target.rows, *facts)
-    return moved if out is None else out.copy_(moved)
+    move = RowMove(cu_seqlens, source, target, known and known.lengths, -1 if known is None else known.real)
+    if out is not None and needs_copy(x, out):
+        return out.copy_(move_rows(x, move, fill, kernel))
+    return move_rows(x, move, fill, kernel, out)

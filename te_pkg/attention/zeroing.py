@@ -11,9 +11,8 @@ from typing import Any
 import torch
 
 from te_pkg.attention.buffer_checks import GradientError, refuse, row_faults
-from te_pkg.attention.kernels import PaddingRows, choose
-from te_pkg.attention.kernels.cpu import prefers_slices
-from te_pkg.attention.kernels.host import HostRows, gaps_of, host_rows
+from te_pkg.attention.kernels import PaddingRows, Slots, choose
+from te_pkg.attention.kernels.host import HostRows, host_rows
 from te_pkg.attention.layout import PackedLayout
 from te_pkg.attention.offsets import is_traced
 from te_pkg.attention.relayout import relayout
@@ -65,13 +64,13 @@ def zero_padding_(x: torch.Tensor, layout: PackedLayout, *, kernel: str | None =
         KernelUnavailableError: a ``RuntimeError``; ``kernel`` cannot run here, and why.
     """
     refuse(row_faults("x", x, layout, "layout"))
-    if is_traced(x):
+    known = host_rows(layout, x)
+    if known is None and is_traced(x):
         # One operation of torch's own, which a compiler may join with what comes before.
         padding = layout.token_mask().logical_not().view(-1, *[1] * (x.ndim - 1))
         words = x if x.dtype in _MASKED_FILL else x.view(_INTEGERS[x.itemsize])
         words.masked_fill_(padding, 0)
         return x
-    known = host_rows(layout, x)
     if known is not None and known.real == layout.total_tokens:
         return x
     if not (torch.is_grad_enabled() and x.requires_grad):
@@ -129,17 +128,12 @@ class _ZeroPadding(torch.autograd.Function):
 
 
 def _clear(x: torch.Tensor, layout: PackedLayout, known: HostRows | None, kernel: str | None) -> None:
-    # 0 is 0, conjugated or not, and so the memory can be seen as it is.
-    if x.is_conj():
-        x = x.conj()
-    if x.is_neg():
-        x = torch._neg_view(x)
-    gaps = count = None
-    if known is not None:
-        count = layout.total_tokens - known.real
-        if x.device.type == "cpu" and prefers_slices(layout.num_sequences, count):
-            gaps = gaps_of(known.lengths, known.slots, layout.total_tokens)
-    padding = PaddingRows(layout.cu_seqlens, layout.cu_seqlens_padded, gaps, count)
+    if x.is_complex() or x.is_neg():
+        # 0 is 0, conjugated or not, and so the memory can be seen as it is.
+        x = x.conj() if x.is_conj() else x
+        x = torch._neg_view(x) if x.is_neg() else x
+    slots = Slots(layout.cu_seqlens_padded, layout.total_tokens, known and known.slots)
+    padding = PaddingRows(layout.cu_seqlens, slots, known and known.lengths, -1 if known is None else known.real)
     choose(x.device, kernel).fill_padding_(x, padding, 0)
 
 

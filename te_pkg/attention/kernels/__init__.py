@@ -2,30 +2,29 @@
 
 ``b`` sequences, ``t`` rows. Each kernel is a module with the functions of :class:`RowKernel`:
 
-=========== ============================================ ============================================================
+=========== ============================================ ===============================================
 kernel      works on                                     how
-=========== ============================================ ============================================================
-reference   any device                                   a loop over sequences; reads the offsets on the host
-cpu         any device                                   slices where the host knows the rows, else row indices; no
-                                                         host sync, safe under capture
-triton      CUDA; the CPU under ``TRITON_INTERPRET=1``   one launch, binary search in the offsets; no host sync, safe
-                                                         under capture
-=========== ============================================ ============================================================
+=========== ============================================ ===============================================
+reference   any device                                   a loop over sequences; reads the offsets
+cpu         any device                                   slices, or row indices
+triton      CUDA; the CPU under ``TRITON_INTERPRET=1``   one launch, a binary search in the offsets
+=========== ============================================ ===============================================
 
 :func:`choose` takes the one that was asked for, by argument or by the environment variable ``TE_PKG_KERNELS``; else
-``triton`` for CUDA where Triton is installed, and ``cpu`` everywhere else.
+``triton`` for CUDA where Triton is installed, and ``cpu`` everywhere else. But for the reference none syncs, and all
+are safe under CUDA graph capture.
 
-All of them take every dtype, because they move bytes, and stay inside the buffers whatever the offsets hold: a sequence
-is cut where its slot in either layout or a buffer ends.
+They take every dtype, because they move bytes, and stay inside the buffers whatever offsets on the device hold: a
+sequence is cut where its slot in the source or a buffer ends.
 """
 
 from __future__ import annotations
 
 import importlib
 import os
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from functools import cache
-from typing import Protocol, TypeAlias, cast
+from typing import NamedTuple, Protocol, TypeAlias, cast
 
 import torch
 
@@ -39,6 +38,7 @@ __all__ = [
     "PaddingRows",
     "RowKernel",
     "RowMove",
+    "Slots",
     "choose",
     "why_unavailable",
 ]
@@ -67,43 +67,74 @@ class KernelUnavailableError(AttentionError, RuntimeError):
         return type(self), (self.kernel, self.reason)
 
 
-@dataclass(frozen=True, slots=True)
-class RowMove:
-    """Which row goes where: row ``p`` of sequence ``i``, from ``source[i] + p`` to ``target[i] + p``.
+class Slots:
+    """Where the sequences of a buffer begin.
+
+    Attributes:
+        offsets: int32 or int64 ``[b + 1]``; the last entry is where the last slot ends.
+        rows: of the buffer.
+        on_host: the offsets as far as the host knows them, hashable; or None.
+    """
+
+    __slots__ = ("_offsets", "on_host", "rows")
+
+    def __init__(
+        self, offsets: torch.Tensor | Callable[[], torch.Tensor], rows: int, on_host: Sequence[int] | None = None
+    ) -> None:
+        self._offsets = offsets  # a function makes them when they are wanted: a kernel may do with those on the host
+        self.rows = rows
+        self.on_host = on_host
+
+    @property
+    def offsets(self) -> torch.Tensor:
+        if not isinstance(self._offsets, torch.Tensor):
+            self._offsets = self._offsets()
+        return self._offsets
+
+    @property
+    def given(self) -> torch.Tensor | None:
+        """The offsets if they were a tensor from the start, which somebody may change."""
+        return self._offsets if isinstance(self._offsets, torch.Tensor) else None
+
+
+class RowMove(NamedTuple):
+    """Which row goes where: row ``p`` of sequence ``i``, from ``source.offsets[i] + p`` to ``target.offsets[i] + p``.
+
+    What the host knows is trusted, and so never given where a graph that is captured would outlive it.
 
     Attributes:
         cu_seqlens: int32 or int64 ``[b + 1]``; real rows without gaps.
-        source: likewise; where the slots of the source begin, and where the last one ends.
-        target: likewise, of the target.
-        rows: rows of the target.
-        spans: what the host knows of all this: ``source row, target row, number of rows``, again and again, ascending
-            in both; or None. To be trusted, so never given where a graph that is captured may outlive it.
-        full: the host knows that every row of the target is a real one.
+        source: the buffer that is read.
+        target: the buffer that is written.
+        lengths: real rows of each sequence as far as the host knows them, or None.
+        real: how many real rows there are together; -1 if the host does not know.
     """
 
     cu_seqlens: torch.Tensor
-    source: torch.Tensor
-    target: torch.Tensor
-    rows: int
-    spans: list[int] | None = None
-    full: bool = False
+    source: Slots
+    target: Slots
+    lengths: tuple[int, ...] | None = None
+    real: int = -1
+
+    def back(self) -> RowMove:
+        """The way from the target to the source."""
+        return self._replace(source=self.target, target=self.source)
 
 
-@dataclass(frozen=True, slots=True)
-class PaddingRows:
-    """The rows of a layout that belong to no sequence.
+class PaddingRows(NamedTuple):
+    """The rows of a buffer that belong to no sequence.
 
     Attributes:
         cu_seqlens: int32 or int64 ``[b + 1]``; real rows without gaps.
-        slots: likewise; where the slots begin, and where the last one ends.
-        gaps: what the host knows: ``first row, number of rows``, again and again, ascending; or None.
-        count: number of padding rows, where the host knows it; else None.
+        slots: the buffer.
+        lengths: real rows of each sequence as far as the host knows them, or None.
+        real: how many real rows there are together; -1 if the host does not know.
     """
 
     cu_seqlens: torch.Tensor
-    slots: torch.Tensor
-    gaps: list[int] | None = None
-    count: int | None = None
+    slots: Slots
+    lengths: tuple[int, ...] | None = None
+    real: int = -1
 
 
 class RowKernel(Protocol):
@@ -119,7 +150,7 @@ class RowKernel(Protocol):
         """
 
     def fill_padding_(self, x: torch.Tensor, padding: PaddingRows, fill: Fill) -> None:
-        """Write ``fill`` to the padding rows of ``x`` ``[t, ...]``, and nothing elsewhere that changes a value."""
+        """Write ``fill`` to the padding rows of ``x`` ``[t, ...]``, and no other value to any other row."""
 
 
 def why_unavailable(kernel: str, device: torch.device) -> str | None:
@@ -151,15 +182,13 @@ def choose(device: torch.device, kernel: str | None = None) -> RowKernel:
         KernelUnavailableError: a ``RuntimeError``; the kernel that was asked for cannot run, and why.
     """
     asked = kernel or os.environ.get(ENVIRONMENT_VARIABLE)
-    if asked:
-        reason = why_unavailable(asked, device)
-        if reason is not None:
-            by = "" if kernel else f" (asked for by the environment variable {ENVIRONMENT_VARIABLE})"
-            raise KernelUnavailableError(asked, reason + by)
-        return _load(asked)
-    if device.type == "cuda" and _has_triton() and _load("triton").why_unavailable(device) is None:
-        return _load("triton")
-    return _load("cpu")
+    if not asked:
+        return _load("triton" if device.type == "cuda" and _has_triton() else "cpu")
+    reason = why_unavailable(asked, device)
+    if reason is not None:
+        by = "" if kernel else f" (asked for by the environment variable {ENVIRONMENT_VARIABLE})"
+        raise KernelUnavailableError(asked, reason + by)
+    return _load(asked)
 
 
 @cache

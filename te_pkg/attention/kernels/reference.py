@@ -27,12 +27,13 @@ def why_unavailable(device: torch.device) -> str | None:
 def move_rows(x: torch.Tensor, move: RowMove, fill: Fill, out: torch.Tensor | None = None) -> torch.Tensor:
     """See :class:`te_pkg.attention.kernels.RowKernel`.
 
+    >>> from te_pkg.attention.kernels import Slots
     >>> cu, slots = torch.tensor([0, 2, 3]), torch.tensor([0, 3, 4])
-    >>> move_rows(torch.tensor([1, 2, 3]), RowMove(cu, source=cu, target=slots, rows=5), fill=0)
+    >>> move_rows(torch.tensor([1, 2, 3]), RowMove(cu, Slots(cu, 3), Slots(slots, 5)), fill=0)
     tensor([1, 2, 0, 3, 0])
     """
     if out is None:
-        out = x.new_empty((move.rows, *x.shape[1:]))
+        out = x.new_empty((move.target.rows, *x.shape[1:]))
     if out.numel() == 0:
         return out
     (target,) = in_words(out)
@@ -40,7 +41,7 @@ def move_rows(x: torch.Tensor, move: RowMove, fill: Fill, out: torch.Tensor | No
     if x.numel() == 0:
         return out
     source, target = in_words(x, out)
-    source_slots, target_slots = _slots(move.source, x.shape[0]), _slots(move.target, move.rows)
+    source_slots, target_slots = _slots(move.source.offsets, x.shape[0]), _slots(move.target.offsets, len(out))
     for length, here, there in zip(_lengths(move.cu_seqlens), source_slots, target_slots, strict=True):
         rows = min(length, len(here), len(there))
         target[there.start : there.start + rows] = source[here.start : here.start + rows]
@@ -50,8 +51,9 @@ def move_rows(x: torch.Tensor, move: RowMove, fill: Fill, out: torch.Tensor | No
 def fill_padding_(x: torch.Tensor, padding: PaddingRows, fill: Fill) -> None:
     """See :class:`te_pkg.attention.kernels.RowKernel`.
 
+    >>> from te_pkg.attention.kernels import Slots
     >>> x = torch.tensor([1.0, float("nan"), 3.0, float("inf")])
-    >>> fill_padding_(x, PaddingRows(torch.tensor([0, 1, 2]), slots=torch.tensor([0, 2, 3])), fill=0)
+    >>> fill_padding_(x, PaddingRows(torch.tensor([0, 1, 2]), Slots(torch.tensor([0, 2, 3]), 4)), fill=0)
     >>> x
     tensor([1., 0., 3., 0.])
     """
@@ -60,7 +62,7 @@ def fill_padding_(x: torch.Tensor, padding: PaddingRows, fill: Fill) -> None:
     (words,) = in_words(x)
     word = fill_word(fill, x.dtype, words)
     end = 0
-    for length, slot in zip(_lengths(padding.cu_seqlens), _slots(padding.slots, x.shape[0]), strict=True):
+    for length, slot in zip(_lengths(padding.cu_seqlens), _slots(padding.slots.offsets, len(x)), strict=True):
         fill_with(words[slot.start + length : slot.stop], word)
         end = slot.stop
     fill_with(words[end:], word)

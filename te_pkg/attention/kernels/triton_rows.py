@@ -47,16 +47,16 @@ def why_unavailable(device: torch.device) -> str | None:
 def move_rows(x: torch.Tensor, move: RowMove, fill: Fill, out: torch.Tensor | None = None) -> torch.Tensor:
     """See :class:`te_pkg.attention.kernels.RowKernel`."""
     if out is None:
-        out = x.new_empty((move.rows, *x.shape[1:]))
+        out = x.new_empty((move.target.rows, *x.shape[1:]))
     if out.numel() == 0:
         return out
     source_rows = x.shape[0]
     source, target = in_words(x if source_rows else out, out, widest=_WIDEST_WORD)
     source_strides, target_strides = _strides(source), _strides(target)
-    if source_strides is None:
-        return move_rows(x.contiguous(), move, fill, out)
     if target_strides is None:
         return out.copy_(move_rows(x, move, fill))
+    if source_strides is None:
+        return move_rows(x.contiguous(), move, fill, out)
     word = fill_word(fill, x.dtype, target)
     batch = move.cu_seqlens.shape[0] - 1
     grid, tile = _tiles(target)
@@ -65,13 +65,13 @@ def move_rows(x: torch.Tensor, move: RowMove, fill: Fill, out: torch.Tensor | No
             source,
             target,
             move.cu_seqlens,
-            move.source,
-            move.target,
+            move.source.offsets,
+            move.target.offsets,
             target if word is None else word,
             batch,
             batch.bit_length(),
             source_rows,
-            move.rows,
+            move.target.rows,
             *source_strides,
             *target_strides,
             **tile,
@@ -98,7 +98,7 @@ def fill_padding_(x: torch.Tensor, padding: PaddingRows, fill: Fill) -> None:
         _fill_kernel[grid](
             target,
             padding.cu_seqlens,
-            padding.slots,
+            padding.slots.offsets,
             target if word is None else word,
             batch,
             batch.bit_length(),

@@ -12,10 +12,12 @@ import torch
 
 from te_pkg.attention.kernels import Fill
 
-__all__ = ["fill_with", "fill_word", "in_words"]
+__all__ = ["as_integers", "fill_with", "fill_word", "in_words"]
 
 # No integer has 16 bytes. A complex number that is only ever moved is as good.
 _WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64, 16: torch.complex128}
+
+_PLAIN = {torch.bfloat16, torch.float16, torch.float32, torch.float64, torch.int32, torch.int64}
 
 
 def in_words(*tensors: torch.Tensor, widest: int = 16) -> list[torch.Tensor]:
@@ -35,6 +37,14 @@ def in_words(*tensors: torch.Tensor, widest: int = 16) -> list[torch.Tensor]:
         widest: bytes of the widest word.
     """
     first = tensors[0]
+    row = first.nbytes // first.shape[0]
+    if not row % widest:  # mostly
+        for tensor in tensors:
+            if not tensor.is_contiguous() or tensor.data_ptr() % widest:
+                break
+        else:
+            word = _WORDS[widest]
+            return [tensor.view(tensor.shape[0], -1).view(word) for tensor in tensors]
     merged = first.ndim  # dimensions from here on lie side by side
     length = 1
     while merged > 1:
@@ -50,6 +60,15 @@ def in_words(*tensors: torch.Tensor, widest: int = 16) -> list[torch.Tensor]:
     common = math.gcd(*distances)
     word = _WORDS[max(size for size in _WORDS if size <= widest and common % size == 0)]
     return [(tensor.flatten(merged) if merged < tensor.ndim else tensor.unsqueeze(-1)).view(word) for tensor in tensors]
+
+
+def as_integers(tensor: torch.Tensor) -> torch.Tensor:
+    """The same shape, elements of the same size; itself if torch can copy its dtype as it is.
+
+    >>> as_integers(torch.zeros(2, dtype=torch.float8_e5m2)).dtype
+    torch.uint8
+    """
+    return tensor if tensor.dtype in _PLAIN else tensor.view(_WORDS[tensor.itemsize])
 
 
 def fill_word(fill: Fill, dtype: torch.dtype, words: torch.Tensor) -> torch.Tensor | None:
