@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import SupportsIndex
+from typing import Any, SupportsIndex
 
 import torch
 
@@ -31,6 +31,7 @@ from te_pkg.attention.layout_checks import (
 )
 from te_pkg.attention.layout_rows import LayoutRows
 from te_pkg.attention.offsets import (
+    as_int32,
     integers,
     offsets_of_counts,
     offsets_of_positions,
@@ -336,6 +337,12 @@ class PackedLayout(LayoutRows):
             "max_seqlen_q": self.max_seqlen,
             "max_seqlen_k": self.max_seqlen,
         }
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        # Under inference mode, torch copies and unpickles tensors as inference tensors.
+        cu, padded = state["cu_seqlens"], state["cu_seqlens_padded"]
+        ours = as_int32(cu)
+        self.__dict__.update(state, cu_seqlens=ours, cu_seqlens_padded=ours if padded is cu else as_int32(padded))
 
     def __str__(self) -> str:
         # One host sync where the lengths are not known, and may be read.

@@ -292,8 +292,9 @@ class PaddingDecisions(Kept):
             present = self._entries.pop(key, None)
             if present is not None and present.is_of(cu, padded):
                 self._replaced += 1
-                # Graphs may have recorded it: they and those to come then share one.
-                entry.check = present.check or check
+                # Graphs may have recorded it: they and those to come then share one, unless the memory is another now.
+                if present.check is not None and present.check.fits(cu, padded):
+                    entry.check = present.check
             dropped.append(present)
             self._entries[key] = entry
             while len(self._entries) > self.max_entries:

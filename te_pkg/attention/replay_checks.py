@@ -83,9 +83,10 @@ class ReplayCheck:
     __slots__ = ("_buffers", "_differing", "_names")
 
     def __init__(self, cu_seqlens: torch.Tensor, cu_seqlens_padded: torch.Tensor) -> None:
-        dtype = torch.promote_types(cu_seqlens.dtype, cu_seqlens_padded.dtype)
         with ordinary(), torch.no_grad():
-            self._differing = torch.zeros(cu_seqlens.shape, dtype=dtype, device=cu_seqlens.device)
+            self._differing = torch.zeros(
+                cu_seqlens.shape, dtype=_dtype_of(cu_seqlens, cu_seqlens_padded), device=cu_seqlens.device
+            )
         self._buffers: tuple[torch.Tensor, torch.Tensor] | None = None
         self._names: dict[str, None] = {}
 
@@ -96,6 +97,20 @@ class ReplayCheck:
     @property
     def nbytes(self) -> int:
         return self._differing.nbytes
+
+    def fits(self, cu_seqlens: torch.Tensor, cu_seqlens_padded: torch.Tensor) -> bool:
+        """Whether the pair is still what this was made for and recorded of. No host sync.
+
+        ``set_``, ``resize_`` and ``.data =`` give a tensor other memory, and graphs go on reading the old.
+        """
+        note = self._differing
+        if (note.shape, note.device) != (cu_seqlens.shape, cu_seqlens.device):
+            return False
+        if note.dtype != _dtype_of(cu_seqlens, cu_seqlens_padded):
+            return False
+        if self._buffers is None:
+            return True
+        return all(map(_is_same_memory, self._buffers, (cu_seqlens, cu_seqlens_padded)))
 
     def record(
         self,
@@ -136,6 +151,19 @@ class ReplayCheck:
             self.device,
             tuple(i for i, difference in enumerate(differing) if difference),
         )
+
+
+def _dtype_of(cu_seqlens: torch.Tensor, cu_seqlens_padded: torch.Tensor) -> torch.dtype:
+    return torch.promote_types(cu_seqlens.dtype, cu_seqlens_padded.dtype)
+
+
+def _is_same_memory(buffer: torch.Tensor, tensor: torch.Tensor) -> bool:
+    return (
+        buffer.data_ptr() == tensor.data_ptr()
+        and buffer.shape == tensor.shape
+        and buffer.stride() == tensor.stride()
+        and buffer.dtype == tensor.dtype
+    )
 
 
 def read_checks(checks: Iterable[ReplayCheck]) -> dict[ReplayCheck, StaleOffsets]:

@@ -311,6 +311,13 @@ class TestPaddedTo:
             PackedLayout.from_lengths([3]).padded_to(0)
 
 
+TWINS: dict[str, Callable[[PackedLayout], PackedLayout]] = {
+    "copy": copy.copy,
+    "deep copy": copy.deepcopy,
+    "pickle": lambda made: pickle.loads(pickle.dumps(made)),
+}
+
+
 class TestTravel:
     def test_to_where_it_is_is_itself(self):
         made = PackedLayout.from_lengths([3, 2], 4)
@@ -329,16 +336,25 @@ class TestTravel:
         )
 
     @hypothesis.given(layouts(host=None))
-    @pytest.mark.parametrize(
-        "twin",
-        [copy.copy, copy.deepcopy, lambda made: pickle.loads(pickle.dumps(made))],
-        ids=["copy", "deep copy", "pickle"],
-    )
+    @pytest.mark.parametrize("twin", TWINS.values(), ids=TWINS)
     def test_twins_are_alike(self, twin: Callable[[PackedLayout], PackedLayout], case: LayoutCase):
         made = twin(case.layout)
         assert_same(made, case.layout)
         assert made.padding() == case.rows.kinds
         assert (made.cu_seqlens is made.cu_seqlens_padded) == (case.layout.cu_seqlens is case.layout.cu_seqlens_padded)
+
+    @pytest.mark.parametrize("made", [PackedLayout.from_lengths([3, 2], 4), PackedLayout.from_lengths([3, 2])])
+    @pytest.mark.parametrize("twin", TWINS.values(), ids=TWINS)
+    def test_twins_made_under_inference_mode_are_ordinary_and_train(self, twin, made):
+        with torch.inference_mode():
+            other = twin(made)
+        assert_same(other, made)
+        assert not other.cu_seqlens.is_inference()
+        assert not other.cu_seqlens_padded.is_inference()
+        assert (other.cu_seqlens is other.cu_seqlens_padded) == (made.cu_seqlens is made.cu_seqlens_padded)
+        weight = torch.ones(9, 1, requires_grad=True)
+        torch.index_select(weight, 0, other.cu_seqlens_padded).sum().backward()
+        assert weight.grad.sum() == 3
 
     def test_a_deep_copy_shares_no_memory(self):
         made = PackedLayout.from_lengths([3, 2], 4)
