@@ -13,7 +13,7 @@ import torch
 from torch.compiler import is_compiling
 
 from te_pkg.attention.caching import Device, TensorCache
-from te_pkg.attention.errors import LayoutError, OffsetOverflowError, SizeError
+from te_pkg.attention.errors import ArgumentTypeError, LayoutError, OffsetOverflowError, SizeError
 from te_pkg.attention.layout_checks import host_lengths
 from te_pkg.attention.offsets import (
     INT32_MAX,
@@ -23,7 +23,7 @@ from te_pkg.attention.offsets import (
     offsets_of_token_mask,
     ordinary,
     place_of,
-    refuse_upload,
+    refuse_copy,
     shape_faults,
     tensor_of,
     why_unreadable,
@@ -44,7 +44,8 @@ def get_full_cu_seqlens(batch_size: SupportsIndex, max_seqlen: SupportsIndex, de
     The tensor is kept and shared between callers: do not change it (one that was changed in place is replaced at the
     next call). It is an ordinary tensor also when first made under ``torch.inference_mode``, so it serves inference and
     training. Under ``torch.compile``, ``torch.export``, ONNX export, fake tensors, functorch transforms and CUDA graph
-    capture a new one is made by operations on the device, and nothing is kept; sizes may be symbolic there.
+    capture a new one is made by operations on the device, and nothing is kept; sizes may be symbolic there. A size that
+    ``torch.export`` knows as a ``Dim`` needs a ``max``, at most ``(2**31 - 1) // s``, as torch's own error suggests.
 
     >>> get_full_cu_seqlens(3, 512)
     tensor([   0,  512, 1024, 1536], dtype=torch.int32)
@@ -91,20 +92,19 @@ def cu_seqlens_from_lengths(lengths: Iterable[SupportsIndex] | torch.Tensor, dev
         int32 ``[b + 1]``, an ordinary tensor also under inference mode.
 
     Raises:
-        ArgumentTypeError: a ``TypeError``; an entry is no integer.
+        ArgumentTypeError: a ``TypeError``; an entry is no integer, or there are no entries to take.
         LayoutError: a ``ValueError``; an entry is negative, or a tensor is not ``[b]`` or holds no integers.
         OffsetOverflowError: an ``OverflowError``; the sum is beyond int32.
-        CaptureError: a ``RuntimeError``; numbers on the host for another device under CUDA graph capture.
+        CaptureError: a ``RuntimeError``; a copy between host and device under CUDA graph capture.
     """
     if isinstance(lengths, torch.Tensor):
         faults = shape_faults("lengths", lengths, "[b]")
         if faults:
             raise LayoutError(faults)
         place = lengths.device if device is None else place_of(device)
-        if lengths.device.type == "cpu":
-            if why_unreadable(lengths) is None:
-                return tensor_of(_check_lengths(lengths), place)
-            refuse_upload(place)
+        if lengths.device.type == "cpu" and why_unreadable(lengths) is None:
+            return tensor_of(_check_lengths(lengths), place)
+        refuse_copy(lengths.device, place)
         with ordinary():
             return offsets_of_counts(lengths).to(place, non_blocking=place.type != "cpu")
     return tensor_of(_check_lengths(lengths), place_of(device))
@@ -183,7 +183,9 @@ def get_cu_seqlens(padding_mask: torch.Tensor) -> torch.Tensor:
 
 def _check_lengths(lengths: Iterable[SupportsIndex] | torch.Tensor) -> list[int]:
     """The offsets on the host."""
-    host, faults = host_lengths(lengths)
+    host, strange, faults = host_lengths(lengths)
+    if strange:
+        raise ArgumentTypeError("\n".join([*strange, *faults]))
     if faults:
         raise LayoutError(faults)
     offsets = list(accumulate(host, initial=0))
@@ -208,7 +210,14 @@ _full_cu_seqlens = TensorCache("full_cu_seqlens", _make_full_cu_seqlens, max_ent
 def _check_sizes(batch_size: int, max_seqlen: int) -> None:
     if is_compiling() or isinstance(batch_size, torch.SymInt) or isinstance(max_seqlen, torch.SymInt):
         # Becomes a guard, or an assertion in the exported program; a message would fail a strict export (torch 2.13).
-        for holds in (batch_size >= 0, max_seqlen >= 0, batch_size * max_seqlen <= INT32_MAX):
+        # A bound of the one size rather than of the product, where that is possible: it is one that a `Dim` can keep.
+        if type(max_seqlen) is int and max_seqlen > 0:
+            fits = batch_size <= INT32_MAX // max_seqlen
+        elif type(batch_size) is int and batch_size > 0:
+            fits = max_seqlen <= INT32_MAX // batch_size
+        else:
+            fits = batch_size * max_seqlen <= INT32_MAX
+        for holds in (batch_size >= 0, max_seqlen >= 0, fits):
             torch._check(holds)  # type: ignore[no-untyped-call]
         return
     if isinstance(batch_size, torch.Tensor) or isinstance(max_seqlen, torch.Tensor):

@@ -31,15 +31,23 @@ class OffsetOverflowError(AttentionError, OverflowError):
         super().__init__(message)
         self.offset = offset
 
+    def __reduce__(self) -> tuple[type[OffsetOverflowError], tuple[str, int]]:
+        return type(self), (str(self), self.offset)
+
 
 class LayoutError(AttentionError, ValueError):
     """Offsets, lengths or sizes that are no layout.
 
     Attributes:
         faults: every fault of the input, one sentence each; the message shows the first of them.
+
+    Raises:
+        ArgumentTypeError: a ``TypeError``; ``faults`` is one ``str``, whose letters are no faults.
     """
 
     def __init__(self, faults: Iterable[str]) -> None:
+        if isinstance(faults, str):
+            raise ArgumentTypeError(f"faults must be several sentences, got {faults!r}")
         self.faults = tuple(faults)
         shown = self.faults[:_FAULTS_SHOWN]
         hidden = len(self.faults) - len(shown)

@@ -22,14 +22,11 @@ from te_pkg.attention.caching import Device
 from te_pkg.attention.errors import HostReadError, LayoutError, PaddingError
 from te_pkg.attention.layout_checks import (
     CheckedOffsets,
-    all_of,
-    check_lengths,
     check_offsets,
-    check_slots,
     classify_padding,
-    round_up_to,
 )
 from te_pkg.attention.layout_rows import LayoutRows
+from te_pkg.attention.length_checks import Slots, check_lengths, check_slots
 from te_pkg.attention.offsets import (
     as_int32,
     integers,
@@ -38,7 +35,7 @@ from te_pkg.attention.offsets import (
     offsets_of_token_mask,
     ordinary,
     place_of,
-    refuse_upload,
+    refuse_copy,
     why_unreadable,
 )
 from te_pkg.attention.padding import Padding
@@ -69,7 +66,7 @@ class PackedLayout(LayoutRows):
 
     It pickles, deep-copies, and is a node for ``torch.utils._pytree``, so it may be an argument or a result of
     functions under ``torch.compile(fullgraph=True)`` and ``torch.export``. Exported programs take layouts of any
-    values: what the host knows is left out of them.
+    values and of the same two sizes, unless these are dynamic too: what the host knows is left out of them.
 
     Attributes:
         cu_seqlens: int32 ``[b + 1]``, the real rows before each sequence; starts at 0.
@@ -98,10 +95,9 @@ class PackedLayout(LayoutRows):
     _kinds: Padding | None = field(init=False)
 
     def __post_init__(self) -> None:
-        checked = check_offsets(self.cu_seqlens, self.cu_seqlens_padded, self.total_tokens, self.max_seqlen)
-        if self.lengths is not None and checked.lengths is not None and tuple(self.lengths) != checked.lengths:
-            raise LayoutError([f"lengths is {self.lengths!r}, expected {checked.lengths!r}, as cu_seqlens has them"])
-        self._set(checked)
+        self._set(
+            check_offsets(self.cu_seqlens, self.cu_seqlens_padded, self.total_tokens, self.max_seqlen, self.lengths)
+        )
 
     @classmethod
     def _trusted(cls, checked: CheckedOffsets) -> PackedLayout:
@@ -141,12 +137,10 @@ class PackedLayout(LayoutRows):
 
         Raises:
             LayoutError: see the class.
-            CaptureError: a ``RuntimeError``; numbers on the host for another device under CUDA graph capture.
+            CaptureError: a ``RuntimeError``; lengths on the host for another device, or the other way round, under
+                CUDA graph capture.
         """
-        (multiple,) = integers(pad_to_multiple=pad_to_multiple)
-        faults = [f"pad_to_multiple is {multiple}, expected at least 1"] if multiple < 1 else []
-        slots_of = None if multiple == 1 else round_up_to(multiple)
-        return cls._trusted(check_lengths(lengths, slots_of, total_tokens, max_seqlen, device, faults))
+        return cls._trusted(check_lengths(lengths, total_tokens, max_seqlen, device, pad_to_multiple=pad_to_multiple))
 
     @classmethod
     def from_cu_seqlens(
@@ -228,11 +222,7 @@ class PackedLayout(LayoutRows):
             lengths: ``b`` numbers of real rows, or an integer tensor ``[b]``.
             max_seqlen: ``s``, rows of each slot.
         """
-        (slot,) = integers(max_seqlen=max_seqlen)
-        total_tokens = None
-        if isinstance(lengths, torch.Tensor) and lengths.ndim == 1:
-            total_tokens = lengths.shape[0] * slot  # it may be one that cannot be read
-        return cls._trusted(check_lengths(lengths, all_of(slot), total_tokens, slot, None))
+        return cls._trusted(check_lengths(lengths, None, max_seqlen, None, as_batch=True))
 
     def padding(self) -> Padding:
         """Where this layout has rows of no sequence.
@@ -264,14 +254,19 @@ class PackedLayout(LayoutRows):
             HostReadError: a ``RuntimeError``; the lengths are not known, and may not be read now.
         """
         (multiple,) = integers(multiple=multiple)
-        faults = [f"multiple is {multiple}, expected at least 1"] if multiple < 1 else []
+        if multiple < 1:
+            raise LayoutError([f"multiple is {multiple}, expected at least 1"])
         lengths, real_tokens = self.lengths, self.real_tokens
         if lengths is None or real_tokens is None:
             lengths, real_tokens = (read := self._read("padded_to()")).lengths or (), read.real_tokens or 0
-        slots_of = round_up_to(multiple)
-        slots = check_slots(lengths, slots_of, {}, faults)
+        rounded = Slots(multiple)
+        slots = check_slots(lengths, rounded, {})
         # On the device, because under capture nothing can be copied there.
-        stored = self.cu_seqlens if slots[-1] == real_tokens else offsets_of_counts(slots_of(self.cu_seqlens.diff()))
+        stored = (
+            self.cu_seqlens
+            if slots[-1] == real_tokens
+            else offsets_of_counts(rounded.of_tensor(self.cu_seqlens.diff()))
+        )
         return PackedLayout._trusted(
             CheckedOffsets(self.cu_seqlens, stored, slots[-1], self.max_seqlen, lengths, slots, real_tokens)
         )
@@ -282,13 +277,12 @@ class PackedLayout(LayoutRows):
         To another device than the CPU no host sync. To the CPU it is one, and the host knows the lengths from then on.
 
         Raises:
-            CaptureError: a ``RuntimeError``; from the CPU to another device under CUDA graph capture.
+            CaptureError: a ``RuntimeError``; between the CPU and another device under CUDA graph capture.
         """
         place = place_of(device)
         if place == self.device:
             return self
-        if self.device.type == "cpu":
-            refuse_upload(place)
+        refuse_copy(self.device, place)
         with ordinary():
             # A copy to the CPU that nobody waits for would be read before it is there.
             cu = self.cu_seqlens.to(place, non_blocking=place.type != "cpu")
@@ -351,7 +345,11 @@ class PackedLayout(LayoutRows):
             reason = why_unreadable(self.cu_seqlens, self.cu_seqlens_padded)
             if reason is not None:
                 return f"{self!r}\nlengths: not known, because {reason}"
-            read = self._read("str()")
+            try:
+                read = self._read("str()")
+            except LayoutError as error:  # made where nothing could be read
+                more = f" (and {len(error.faults) - 1} more)" if len(error.faults) > 1 else ""
+                return f"{self!r}\nlengths: none, because this is no layout: {error.faults[0]}{more}"
             lengths, slot_offsets = read.lengths or (), read.slot_offsets or (0,)
         return layout_picture.draw(lengths, slot_offsets, self.total_tokens, str(self.device))
 

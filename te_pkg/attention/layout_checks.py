@@ -1,4 +1,4 @@
-"""The only validation of offsets: whatever describes a layout becomes :class:`CheckedOffsets`, or one error.
+"""The validation of offsets: whatever describes a layout becomes :class:`CheckedOffsets`, or one error.
 
 ``t`` rows of the buffer, ``b`` sequences, ``s`` rows of the longest one.
 """
@@ -6,37 +6,31 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterable, Sequence
-from itertools import accumulate, pairwise
-from typing import Any, NamedTuple, SupportsIndex, cast
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+from typing import NamedTuple, SupportsIndex, cast
 
 import torch
 from torch.compiler import is_compiling
 
-from te_pkg.attention.caching import Device
 from te_pkg.attention.errors import ArgumentTypeError, HostReadError, LayoutError
 from te_pkg.attention.offsets import (
     INT32_MAX,
     as_int32,
-    integers,
+    as_integers,
     is_traced,
-    offsets_of_counts,
-    place_of,
     shape_faults,
-    tensor_of,
     why_unreadable,
 )
 from te_pkg.attention.padding import Padding, padding_of
 
 __all__ = [
     "CheckedOffsets",
-    "all_of",
-    "check_lengths",
     "check_offsets",
-    "check_slots",
     "classify_padding",
     "host_lengths",
-    "round_up_to",
+    "size_faults",
+    "sizes_of",
 ]
 
 
@@ -63,14 +57,21 @@ def check_offsets(
     cu_seqlens_padded: torch.Tensor | None,
     total_tokens: SupportsIndex | None,
     max_seqlen: SupportsIndex | None,
+    lengths: Iterable[SupportsIndex] | None = None,
+    *,
+    unread: str | None = None,
 ) -> CheckedOffsets:
     """Of offsets. Those on a CUDA device are read once, together: one host sync.
 
     Where values may not be read, see :func:`~te_pkg.attention.offsets.why_unreadable`, only shapes, dtypes and devices
     are looked at, and both sizes must be given.
 
+    Args:
+        lengths: what a caller believes that ``cu_seqlens`` holds; None: nothing.
+        unread: why the values shall not be read, where they might.
+
     Raises:
-        ArgumentTypeError: a ``TypeError``; an argument is of a type that cannot be meant.
+        ArgumentTypeError: a ``TypeError`` with every fault; an argument is of a type that cannot be meant.
         LayoutError: a ``ValueError`` with every fault.
     """
     tensors = {"cu_seqlens": cu_seqlens}
@@ -81,10 +82,14 @@ def check_offsets(
         for name, value in tensors.items()
         if not isinstance(value, torch.Tensor)
     ]
+    given = [tensor for tensor in tensors.values() if isinstance(tensor, torch.Tensor)]
+    reason = why_unreadable(*given) or unread
+    sizes, not_integers, faults = sizes_of(total_tokens, max_seqlen, reason, is_traced(*given))
+    believed, wrong_types, wrong = ((), [], []) if lengths is None else host_lengths(lengths)
+    strange += not_integers + wrong_types
     if strange:
         raise ArgumentTypeError("\n".join(strange))
-    reason = why_unreadable(*tensors.values())
-    sizes, faults = _sizes(total_tokens, max_seqlen, reason, is_traced(*tensors.values()))
+    faults += wrong
     sound = {}
     for name, tensor in tensors.items():
         wrong = shape_faults(name, tensor, "[b + 1]")
@@ -96,6 +101,11 @@ def check_offsets(
     if len(sound) == 2:
         faults += _partner_faults(**sound)
     if reason is not None:
+        if lengths is not None:
+            faults.append(
+                f"lengths is {lengths!r}, expected None: it cannot be compared with cu_seqlens, because {reason}; "
+                "hint: from_lengths makes a layout of numbers on the host"
+            )
         if faults:
             raise LayoutError(faults)
         cu, cu_padded = _stored(tensors)
@@ -106,11 +116,12 @@ def check_offsets(
         faults += _offset_faults(name, entries)
     real = values.get("cu_seqlens")
     slots = values.get("cu_seqlens_padded") if "cu_seqlens_padded" in tensors else real
-    lengths = () if real is None else tuple(map(operator.sub, real[1:], real))
-    if slots is not None:
-        if slots is not real:
-            faults += _slot_faults(lengths, slots)
-        faults += _size_faults(slots[-1], lengths, sizes)
+    found = () if real is None else tuple(map(operator.sub, real[1:], real))
+    if lengths is not None and real is not None and believed != found:
+        faults.append(f"lengths is {believed!r}, expected {found!r}, as cu_seqlens has them")
+    if slots is not None and slots is not real:
+        faults += _slot_faults(found, slots)
+    faults += size_faults(None if slots is None else slots[-1], found, sizes)
     if faults or real is None or slots is None:
         raise LayoutError(faults)
     cu, cu_padded = _stored(tensors)
@@ -118,8 +129,8 @@ def check_offsets(
         cu,
         cu if slots == real else cu_padded,
         sizes.get("total_tokens", slots[-1]),
-        sizes["max_seqlen"] if "max_seqlen" in sizes else max(lengths, default=0),
-        lengths,
+        sizes["max_seqlen"] if "max_seqlen" in sizes else max((0, *found)),
+        found,
         tuple(slots),
         real[-1],
     )
@@ -151,154 +162,81 @@ def classify_padding(
     return check_offsets(cu_seqlens, cu_seqlens_padded, total_tokens, None).padding or Padding.NONE
 
 
-def check_lengths(
+def host_lengths(
     lengths: Iterable[SupportsIndex] | torch.Tensor,
-    slots_of: Callable[[Any], Any] | None,
-    total_tokens: SupportsIndex | None,
-    max_seqlen: SupportsIndex | None,
-    device: Device,
-    faults: Iterable[str] = (),
-) -> CheckedOffsets:
-    """Of lengths. Numbers on the host never sync; a tensor on a CUDA device is read once: one host sync.
+) -> tuple[tuple[int, ...], list[str], list[str]]:
+    """Numbers of rows as a tuple of ``int``, and the faults of their types and of their values.
+
+    A tensor is read: one host sync.
+
+    >>> host_lengths([3, -1, 0.5])
+    ((3, -1), ['lengths[2] must be an integer, got 0.5'], ['lengths[1] is -1, expected at least 0'])
+    """
+    try:
+        found = cast("tuple[int, ...]", tuple(lengths.tolist() if isinstance(lengths, torch.Tensor) else iter(lengths)))
+    except TypeError:
+        return (), [f"lengths must be numbers of rows, one for each sequence, got {lengths!r}"], []
+    named = None
+    strange: list[str] = []
+    if not set(map(type, found)) <= {int}:
+        named, strange = as_integers({f"lengths[{i}]": length for i, length in enumerate(found)})
+        found = tuple(named.values())
+    if not found or min(found) >= 0:
+        return found, strange, []
+    names = named or [f"lengths[{i}]" for i in range(len(found))]
+    faults = [
+        f"{name} is {length}, expected at least 0" for name, length in zip(names, found, strict=True) if length < 0
+    ]
+    return found, strange, faults
+
+
+def size_faults(end: int | None, lengths: Sequence[int], sizes: dict[str, int]) -> list[str]:
+    """What is wrong with ``total_tokens`` and ``max_seqlen``, where they are among ``sizes``.
 
     Args:
-        slots_of: the rows of the slots by the lengths of their sequences, of a tuple and of a tensor; None: the same.
-        device: None: that of a tensor, else torch's default.
-        faults: those that the caller found, to be told with the others.
-
-    Raises:
-        ArgumentTypeError: a ``TypeError``; an entry or a size is no integer.
-        LayoutError: a ``ValueError`` with every fault.
-        CaptureError: a ``RuntimeError``; numbers on the host for another device under CUDA graph capture.
+        end: where the last slot ends; None: not known.
+        lengths: empty where they are not known.
     """
-    faults = list(faults)
-    if isinstance(lengths, torch.Tensor):
-        faults += shape_faults("lengths", lengths, "[b]")
-        if faults:
-            raise LayoutError(faults)
-        device = lengths.device if device is None else device
-        if why_unreadable(lengths):
-            counts = lengths.to(device)
-            real = offsets_of_counts(counts)
-            stored = None if slots_of is None else offsets_of_counts(slots_of(counts))
-            return check_offsets(real, stored, total_tokens, max_seqlen)
-    host, wrong = host_lengths(lengths)
-    sizes, _ = _sizes(total_tokens, max_seqlen)
-    slots = check_slots(host, slots_of, sizes, faults + wrong)
-    place = place_of(device)
-    real_tokens = sum(host)
-    cu_padded = tensor_of(slots, place)
-    return CheckedOffsets(
-        cu_padded if real_tokens == slots[-1] else tensor_of(accumulate(host, initial=0), place),
-        cu_padded,
-        sizes.get("total_tokens", slots[-1]),
-        sizes["max_seqlen"] if "max_seqlen" in sizes else max(host, default=0),
-        host,
-        slots,
-        real_tokens,
-    )
+    faults = []
+    total = sizes.get("total_tokens")
+    if total is not None:
+        short = end is not None and total < end
+        if short:
+            faults.append(f"total_tokens {total} is less than {end}, where the last slot ends")
+        if not short or total > INT32_MAX:
+            faults += _range_faults("total_tokens", total)
+    bound = sizes.get("max_seqlen")
+    if bound is not None:
+        longest = max((0, *lengths))
+        if bound < longest != 0:
+            faults.append(f"max_seqlen {bound} is less than {longest}, the length of sequence {lengths.index(longest)}")
+        else:
+            faults += _range_faults("max_seqlen", bound)
+    return faults
 
 
-def check_slots(
-    lengths: tuple[int, ...],
-    slots_of: Callable[[Any], Any] | None,
-    sizes: dict[str, int],
-    faults: Iterable[str] = (),
-) -> tuple[int, ...]:
-    """The offsets of the slots on the host, ``b + 1`` numbers.
-
-    Raises:
-        LayoutError: a ``ValueError`` with every fault, those in ``faults`` too.
-    """
-    faults = list(faults)
-    if faults:
-        raise LayoutError(faults)
-    slots = lengths if slots_of is None else slots_of(lengths)
-    offsets = tuple(accumulate(slots, initial=0))
-    if offsets[-1] > INT32_MAX:
-        faults.append(f"the slots of lengths end at row {offsets[-1]}, beyond int32, expected at most {INT32_MAX}")
-    faults += _size_faults(offsets[-1], lengths, sizes)
-    if faults:
-        raise LayoutError(faults)
-    return offsets
-
-
-def host_lengths(lengths: Iterable[SupportsIndex] | torch.Tensor) -> tuple[tuple[int, ...], list[str]]:
-    """Numbers of rows as a tuple of ``int``, and the faults of their values. A tensor is read: one host sync.
-
-    Raises:
-        ArgumentTypeError: a ``TypeError`` that names each entry that is no integer.
-    """
-    entries = lengths.tolist() if isinstance(lengths, torch.Tensor) else lengths
-    found = cast("tuple[int, ...]", tuple(entries))
-    if not set(map(type, found)) <= {int}:
-        found = tuple(integers(**{f"lengths[{i}]": length for i, length in enumerate(found)}))
-    if not found or min(found) >= 0:
-        return found, []
-    return found, [f"lengths[{i}] is {length}, expected at least 0" for i, length in enumerate(found) if length < 0]
-
-
-def round_up_to(multiple: int) -> Callable[[Any], Any]:
-    """Slots of their length rounded up.
-
-    >>> round_up_to(4)((3, 8))
-    [4, 8]
-    """
-
-    def slots_of(lengths: Any) -> Any:
-        if isinstance(lengths, torch.Tensor):
-            return lengths + -lengths % multiple
-        return [length + -length % multiple for length in lengths]
-
-    return slots_of
-
-
-def all_of(rows: int) -> Callable[[Any], Any]:
-    """Slots that all have as many rows.
-
-    >>> all_of(4)((3, 2))
-    [4, 4]
-    """
-
-    def slots_of(lengths: Any) -> Any:
-        if isinstance(lengths, torch.Tensor):
-            return torch.full_like(lengths, rows)
-        if max(lengths, default=rows) > rows:
-            raise LayoutError(
-                f"lengths[{i}] is {length}, expected at most {rows}, the rows of its slot"
-                for i, length in enumerate(lengths)
-                if length > rows
-            )
-        return [rows] * len(lengths)
-
-    return slots_of
-
-
-def _sizes(
-    total_tokens: SupportsIndex | None,
-    max_seqlen: SupportsIndex | None,
-    unreadable: str | None = None,
-    traced: bool = False,
-) -> tuple[dict[str, int], list[str]]:
+def sizes_of(
+    total_tokens: SupportsIndex | None, max_seqlen: SupportsIndex | None, unreadable: str | None, traced: bool
+) -> tuple[dict[str, int], list[str], list[str]]:
+    """The sizes that are given, the faults of their types, and those of their values if no offsets can be read."""
     sizes = {"total_tokens": total_tokens, "max_seqlen": max_seqlen}
     given = {name: size for name, size in sizes.items() if size is not None}
-    faults = []
-    if unreadable is not None:
-        faults += [
-            f"{name} is not given, expected an integer: it cannot be read off, because {unreadable}"
-            for name in sizes
-            if name not in given
-        ]
-        for name, size in list(given.items()):
-            if isinstance(size, torch.Tensor) and not traced:
-                faults.append(f"{name} is a tensor, expected an integer: it cannot be read, because {unreadable}")
-                del given[name]
-    known = dict(zip(given, integers(**given), strict=True))
-    if unreadable is not None:
-        for name, size in known.items():
-            if type(size) is int and not is_compiling():  # a symbol is left alone
-                faults += _range_faults(name, size)
-    return known, faults
+    if unreadable is None:
+        return *as_integers(given), []
+    faults = [
+        f"{name} is not given, expected an integer: it cannot be read off, because {unreadable}"
+        for name in sizes
+        if name not in given
+    ]
+    for name, size in list(given.items()):
+        if isinstance(size, torch.Tensor) and not traced:
+            faults.append(f"{name} is a tensor, expected an integer: it cannot be read, because {unreadable}")
+            del given[name]
+    known, strange = as_integers(given)
+    for name, size in known.items():
+        if type(size) is int and not is_compiling():  # a symbol is left alone
+            faults += _range_faults(name, size)
+    return known, strange, faults
 
 
 def _range_faults(name: str, size: int) -> list[str]:
@@ -357,21 +295,3 @@ def _slot_faults(lengths: Sequence[int], offsets: Sequence[int]) -> list[str]:
         for i, (length, slot) in enumerate(zip(lengths, slots, strict=False))
         if 0 <= slot < length  # where offsets decrease, that has been said
     ]
-
-
-def _size_faults(end: int, lengths: Sequence[int], sizes: dict[str, int]) -> list[str]:
-    faults = []
-    total = sizes.get("total_tokens")
-    if total is not None:
-        if total < end:
-            faults.append(f"total_tokens {total} is less than {end}, where the last slot ends")
-        if total > INT32_MAX:
-            faults += _range_faults("total_tokens", total)
-    bound = sizes.get("max_seqlen")
-    if bound is not None:
-        longest = max(lengths, default=0)
-        if lengths and bound < longest:
-            faults.append(f"max_seqlen {bound} is less than {longest}, the length of sequence {lengths.index(longest)}")
-        else:
-            faults += _range_faults("max_seqlen", bound)
-    return faults

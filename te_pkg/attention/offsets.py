@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import operator
 from array import array
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, SupportsIndex, cast
 
@@ -32,6 +32,7 @@ from te_pkg.attention.errors import (
 __all__ = [
     "INT32_MAX",
     "as_int32",
+    "as_integers",
     "integers",
     "is_traced",
     "offsets_of_counts",
@@ -39,13 +40,14 @@ __all__ = [
     "offsets_of_token_mask",
     "ordinary",
     "place_of",
-    "refuse_upload",
+    "refuse_copy",
     "shape_faults",
     "tensor_of",
     "why_unreadable",
 ]
 
 INT32_MAX = 2**31 - 1
+_HOST = torch.device("cpu")
 _INTEGERS = (torch.int32, torch.int64, torch.int16, torch.int8, torch.uint8)
 
 
@@ -99,17 +101,21 @@ def place_of(device: Device) -> torch.device:
     return torch.empty(0, device=device).device
 
 
-def refuse_upload(device: torch.device) -> None:
-    """Numbers on the host are wanted on ``device``: a copy from pageable memory, which no capture records.
+def refuse_copy(source: torch.device, target: torch.device) -> None:
+    """Data goes between the host and a device, which no capture records: from pageable memory, or to be read.
 
     Raises:
         CaptureError: a ``RuntimeError``.
     """
-    if device.type not in ("cpu", "meta") and not is_compiling() and capture.is_capturing():
-        raise CaptureError(
-            f"numbers on the host cannot be copied to {device}, because a CUDA graph is being captured; hint: make the "
-            "layout before the capture"
-        )
+    if source.type == target.type or "cpu" not in (source.type, target.type):
+        return
+    if "meta" in (source.type, target.type) or is_compiling() or not capture.is_capturing():
+        return
+    what = "numbers on the host" if source.type == "cpu" else f"offsets on {source}"
+    raise CaptureError(
+        f"{what} cannot be copied to {target}, because a CUDA graph is being captured; hint: make the layout before "
+        "the capture"
+    )
 
 
 def tensor_of(values: Iterable[int], device: torch.device) -> torch.Tensor:
@@ -118,7 +124,7 @@ def tensor_of(values: Iterable[int], device: torch.device) -> torch.Tensor:
     Raises:
         CaptureError: a ``RuntimeError``; ``device`` is another one, and a CUDA graph is being captured.
     """
-    refuse_upload(device)
+    refuse_copy(_HOST, device)
     with ordinary():
         if is_compiling() or _len_torch_dispatch_stack():
             tensor = torch.tensor(list(values), dtype=torch.int32, device="cpu")
@@ -203,24 +209,34 @@ def integers(**sizes: SupportsIndex) -> list[int]:
     Raises:
         ArgumentTypeError: a ``TypeError`` that names each one that is no integer. A bool is none.
     """
-    found: list[int] = []
+    found, faults = as_integers(sizes)
+    if faults:
+        raise ArgumentTypeError("\n".join(faults))
+    return list(found.values())
+
+
+def as_integers(sizes: Mapping[str, SupportsIndex]) -> tuple[dict[str, int], list[str]]:
+    """Likewise by name, and a fault for each that is no integer.
+
+    >>> as_integers({"batch": 3, "seqlen": "4"})
+    ({'batch': 3}, ["seqlen must be an integer, got '4'"])
+    """
+    found: dict[str, int] = {}
     faults: list[str] = []
     for name, size in sizes.items():
         if type(size) is int:
-            found.append(size)
+            found[name] = size
             continue
         if isinstance(size, torch.SymInt) or (isinstance(size, torch.Tensor) and _get_tracing_state() is not None):
-            found.append(cast(int, size))  # a symbol; to ask for its value would fix it
+            found[name] = cast(int, size)  # a symbol; to ask for its value would fix it
             continue
         try:
             if isinstance(size, bool) or (isinstance(size, torch.Tensor) and size.dtype == torch.bool):
                 raise TypeError
-            found.append(int(operator.index(size)))
+            found[name] = int(operator.index(size))
         except TypeError:
             faults.append(f"{name} must be an integer, got {size!r}")
-    if faults:
-        raise ArgumentTypeError("\n".join(faults))
-    return found
+    return found, faults
 
 
 def shape_faults(

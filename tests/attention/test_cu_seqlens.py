@@ -190,6 +190,15 @@ class Offsets(torch.nn.Module):
         return offsets_of(x)
 
 
+class OffsetsOfRows(torch.nn.Module):
+    def __init__(self, max_seqlen: int) -> None:
+        super().__init__()
+        self.max_seqlen = max_seqlen
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + get_full_cu_seqlens(x.shape[0], self.max_seqlen)[1:]
+
+
 class OffsetsOfData(torch.nn.Module):
     def forward(self, batch_size: torch.Tensor) -> torch.Tensor:
         return get_full_cu_seqlens(batch_size.item(), 8)
@@ -244,6 +253,15 @@ class TestExport:
         program = self.export(strict)
         for shape in ((2, 8), (5, 3), (100, 2)):
             assert program(torch.ones(shape)).tolist() == offsets_of(torch.ones(shape)).tolist()
+
+    @pytest.mark.parametrize("max_seqlen", [1, 4, 512])
+    def test_a_dimension_with_a_name_and_a_bound_is_one_that_a_fixed_length_allows(self, strict, max_seqlen):
+        batch = Dim("batch", max=INT32_MAX // 512)
+        program = torch.export.export(
+            OffsetsOfRows(max_seqlen), (torch.ones(3),), dynamic_shapes=({0: batch},), strict=strict
+        ).module()
+        for rows in (2, 7):
+            assert program(torch.zeros(rows)).tolist() == [i * max_seqlen for i in range(1, rows + 1)]
 
     def test_nothing_is_kept_and_nothing_kept_is_baked_in(self, strict):
         get_full_cu_seqlens(2, 8)

@@ -492,6 +492,16 @@ class TestCapture:
         with mark_capturing(), pytest.raises(CaptureError, match="cannot be copied to cuda:0"):
             made.to("cuda:0")
 
+    def test_lengths_of_a_tensor_on_the_host_cannot_go_to_a_device_either(self):
+        with mark_capturing(), pytest.raises(CaptureError, match="cannot be copied to cuda:0"):
+            PackedLayout.from_lengths(torch.tensor([3, 2]), 1, 5, "cuda:0", max_seqlen=3)
+
+    def test_offsets_on_a_device_cannot_go_to_the_host(self, monkeypatch):
+        made = PackedLayout.from_lengths([3, 2])
+        monkeypatch.setattr(PackedLayout, "device", torch.device("cuda:0"))
+        with mark_capturing(), pytest.raises(CaptureError, match="offsets on cuda:0 cannot be copied to cpu"):
+            made.to("cpu")
+
     def test_what_is_known_spares_the_read(self):
         made = PackedLayout.from_lengths([3, 2], 4)
         with forbid_sync():

@@ -5,17 +5,18 @@ from __future__ import annotations
 import contextlib
 import doctest
 import json
-import pickle
 from itertools import pairwise
 from operator import le
 from pathlib import Path
 
 import hypothesis
+import numpy as np
 import pytest
 import torch
 from hypothesis import strategies as st
 
-from te_pkg.attention import PackedLayout, classify_padding, layout_checks
+from te_pkg.attention import PackedLayout, classify_padding, cu_seqlens_from_lengths, layout_checks, length_checks
+from te_pkg.attention.capture import mark_capturing
 from te_pkg.attention.errors import ArgumentTypeError, AttentionError, LayoutError
 
 CASES = json.loads((Path(__file__).parents[1] / "data/attention/invalid_layout.json").read_text())
@@ -143,11 +144,6 @@ class TestOffsets:
         assert str(found).count("\n") == 20
         assert str(found).endswith("and 4076 faults more")
 
-    def test_the_error_pickles(self):
-        error = pickle.loads(pickle.dumps(LayoutError(["one", "two"])))
-        assert error.faults == ("one", "two")
-        assert str(error) == "one\ntwo"
-
 
 class TestLengths:
     def test_negative(self):
@@ -203,6 +199,95 @@ class TestLengths:
             PackedLayout.padded_batch([], -1)
 
 
+class TestEveryFaultInOneRun:
+    @pytest.mark.parametrize("as_tensor", [False, True])
+    def test_of_lengths_and_three_sizes(self, as_tensor):
+        lengths = torch.tensor([3, -1]) if as_tensor else [3, -1]
+        with pytest.raises(LayoutError) as caught:
+            PackedLayout.from_lengths(lengths, 0, total_tokens=-5, max_seqlen=-3)
+        assert caught.value.faults == (
+            "pad_to_multiple is 0, expected at least 1",
+            "lengths[1] is -1, expected at least 0",
+            "total_tokens is -5, expected at least 0",
+            "max_seqlen is -3, expected at least 0",
+        )
+
+    def test_of_types(self):
+        with pytest.raises(ArgumentTypeError) as caught:
+            PackedLayout.from_lengths(["a", -1], "b", total_tokens="c")
+        assert str(caught.value).splitlines() == [
+            "lengths[0] must be an integer, got 'a'",
+            "pad_to_multiple must be an integer, got 'b'",
+            "total_tokens must be an integer, got 'c'",
+            "lengths[1] is -1, expected at least 0",
+        ]
+        with pytest.raises(ArgumentTypeError) as caught:
+            PackedLayout.from_cu_seqlens([0], None, "x", "y")
+        assert [line.split()[0] for line in str(caught.value).splitlines()] == [
+            "cu_seqlens",
+            "total_tokens",
+            "max_seqlen",
+        ]
+
+    def test_of_a_batch(self):
+        with pytest.raises(LayoutError) as caught:
+            PackedLayout.padded_batch([3, 5, -1], 2)
+        assert caught.value.faults == (
+            "lengths[2] is -1, expected at least 0",
+            "lengths[0] is 3, expected at most 2, the rows of its slot",
+            "lengths[1] is 5, expected at most 2, the rows of its slot",
+        )
+        with pytest.raises(LayoutError) as caught:
+            PackedLayout.padded_batch([0], -1)
+        assert caught.value.faults == ("max_seqlen is -1, expected at least 0",)
+
+    def test_an_unsound_tensor_does_not_hide_the_sizes(self):
+        assert [fault.split()[0] for fault in faults_of(torch.zeros(2), None, -3, -4)] == [
+            "cu_seqlens",
+            "total_tokens",
+            "max_seqlen",
+        ]
+
+    def test_a_short_slot_does_not_hide_lengths_that_are_not_those_of_the_offsets(self):
+        with pytest.raises(LayoutError) as caught:
+            PackedLayout(offsets(0, 2), offsets(0, 1), 2, 2, (3,))
+        assert [fault.split()[0] for fault in caught.value.faults] == ["lengths", "cu_seqlens_padded:"]
+
+    def test_of_lengths_that_cannot_be_read(self):
+        with mark_capturing(), pytest.raises(LayoutError) as caught:
+            PackedLayout.from_lengths(torch.ones(2), 0, -8)
+        assert sorted(fault.split()[0] for fault in caught.value.faults) == [
+            "lengths",
+            "max_seqlen",
+            "pad_to_multiple",
+            "total_tokens",
+        ]
+
+
+class TestNoLengths:
+    """What cannot be meant as numbers of rows."""
+
+    @pytest.mark.parametrize("lengths", [None, 5, 2.5, np.array(3)])
+    @pytest.mark.parametrize(
+        "make",
+        [PackedLayout.from_lengths, lambda lengths: PackedLayout.padded_batch(lengths, 4), cu_seqlens_from_lengths],
+    )
+    def test_is_a_type_error_of_the_family(self, make, lengths):
+        with pytest.raises(ArgumentTypeError, match="lengths must be numbers of rows, one for each sequence, got "):
+            make(lengths)
+
+    def test_in_the_constructor_too(self):
+        with pytest.raises(ArgumentTypeError, match="lengths must be numbers of rows"):
+            PackedLayout(offsets(0, 2), offsets(0, 2), 2, 2, 5)
+
+    @pytest.mark.parametrize("lengths", [(2,), (7, 7, 7)])
+    @pytest.mark.parametrize("device", ["cpu", "meta"])
+    def test_lengths_that_cannot_be_compared_are_not_dropped(self, lengths, device):
+        cu = offsets(0, 2).to(device)
+        with mark_capturing(), pytest.raises(LayoutError, match=r"cannot be compared .*; hint: from_lengths"):
+            PackedLayout(cu, cu, 2, 2, lengths)
+
+
 class TestMasksAndPositions:
     @pytest.mark.parametrize(
         ("mask", "fault"),
@@ -232,5 +317,6 @@ class TestMasksAndPositions:
             PackedLayout.from_token_mask(torch.ones(1, 3, dtype=torch.bool), total_tokens=2)
 
 
-def test_the_worked_examples_hold():
-    assert doctest.testmod(layout_checks).failed == 0
+@pytest.mark.parametrize("module", [layout_checks, length_checks])
+def test_the_worked_examples_hold(module):
+    assert doctest.testmod(module).failed == 0

@@ -142,6 +142,15 @@ class TestUnknown:
             assert str(made) == expected + "a CUDA graph is being captured"
         assert str(made.to("meta")) == expected.replace("cpu", "meta") + "the tensors have no values"
 
+    def test_what_turns_out_to_be_no_layout_is_described(self):
+        with mark_capturing():
+            made = PackedLayout.from_cu_seqlens(torch.tensor([1, 5, 3]), None, 8, 4)
+        assert picture(made) == [
+            "<PackedLayout: 2 sequences in 8 rows, max_seqlen 4, on cpu>",
+            "lengths: none, because this is no layout: cu_seqlens does not start at 0: entry 0 is 1, expected 0 "
+            "(and 1 more)",
+        ]
+
     def test_known_lengths_are_drawn_whatever_the_tensors_are(self):
         with FakeTensorMode():
             assert picture(PackedLayout.from_lengths([2, 1], 2))[2] == "a a | b ."

@@ -15,7 +15,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils import _pytree as pytree
 from torch.utils import checkpoint
 
-from te_pkg.attention import PackedLayout, Padding
+from te_pkg.attention import PackedLayout, Padding, cu_seqlens_from_lengths
 from te_pkg.attention.errors import LayoutError
 from tests.attention.layouts import layouts, without_host_facts
 from tests.attention.no_sync import forbid_sync
@@ -145,6 +145,15 @@ class TestCompile:
         compiled = torch.compile(inside, fullgraph=True, backend=backend)(*arguments)
         expected = inside(*arguments)
         assert [ids.tolist() for ids in compiled] == [ids.tolist() for ids in expected]
+
+    def test_numbers_on_the_host_may_vary(self, backend):
+        def inside(lengths: list[int]) -> list[torch.Tensor]:
+            made = PackedLayout.from_lengths(lengths, 4), PackedLayout.padded_batch(lengths, 8)
+            return [*(one.token_mask() for one in made), cu_seqlens_from_lengths(lengths)]
+
+        compiled = torch.compile(inside, fullgraph=True, backend=backend)
+        for lengths in ([3, 2], [1, 4], [7, 1], [0, 0]):
+            assert [one.tolist() for one in compiled(lengths)] == [one.tolist() for one in inside(lengths)]
 
     def test_what_the_host_knows_may_decide(self, backend):
         def branch(layout: PackedLayout, x: torch.Tensor) -> torch.Tensor:
