@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import io
+import pickle
+import weakref
 from collections.abc import Iterator
 
 import hypothesis
@@ -47,11 +50,78 @@ class TestTree:
 
     def test_a_batch_moves_with_its_layout_and_keeps_what_the_host_knows(self):
         batch = {"x": torch.ones(8), "layout": PackedLayout.from_lengths([3, 2], 4)}
-        with forbid_sync(mode=False):
-            moved = pytree.tree_map_only(torch.Tensor, lambda tensor: tensor.clone(), batch)
+        moved = pytree.tree_map_only(torch.Tensor, lambda tensor: tensor.clone(), batch)
         assert moved["layout"].cu_seqlens is not batch["layout"].cu_seqlens
         assert_same(moved["layout"], batch["layout"])
         assert moved["layout"].padding() == Padding.LAST | Padding.BETWEEN
+
+    def test_the_same_tensors_keep_what_the_host_knows_without_a_look(self):
+        batch = PackedLayout.from_lengths([3, 2], 4)
+        with forbid_sync(mode=False):
+            again = pytree.tree_map(lambda leaf: leaf, batch)
+        assert_same(again, batch)
+
+    def test_other_tensors_on_a_device_are_not_read_and_nothing_is_known_of_them(self):
+        batch = PackedLayout.from_lengths([3, 2], 4, device="meta")
+        with forbid_sync(mode=False):
+            moved = pytree.tree_map_only(torch.Tensor, torch.clone, batch)
+        assert batch.lengths == (3, 2)
+        assert moved.lengths is moved.slot_offsets is moved.real_tokens is None
+        assert (moved.total_tokens, moved.max_seqlen) == (8, 3)
+
+    @hypothesis.given(layouts(num_sequences=2), layouts(num_sequences=2))
+    def test_a_map_over_two_layouts_knows_the_lengths_of_the_one_it_takes(self, one, other):
+        def second(left: object, right: object) -> object:
+            return right
+
+        leaves = [len(pytree.tree_leaves(case.layout)) for case in (one, other)]
+        hypothesis.assume(leaves[0] == leaves[1])
+        assert_same(pytree.tree_map(second, one.layout, other.layout), other.layout)
+
+    def test_leaves_of_another_number_of_sequences_make_a_layout_of_those(self):
+        leaves = pytree.tree_leaves(PackedLayout.from_lengths([5, 1, 2], 4))
+        made = pytree.tree_unflatten(leaves, pytree.tree_structure(PackedLayout.from_lengths([3, 2], 4)))
+        assert made.lengths == (5, 1, 2)
+
+    @pytest.mark.parametrize("device", ["cpu", "meta"])
+    def test_a_map_to_zeros_knows_no_lengths_that_were(self, device):
+        made = PackedLayout.from_lengths([3, 2], 4, device=device)
+        zeros = pytree.tree_map_only(torch.Tensor, torch.zeros_like, made)
+        assert zeros.lengths == ((0, 0) if device == "cpu" else None)
+        assert zeros.total_tokens == 8
+
+    @pytest.mark.parametrize("device", ["cpu", "meta"])
+    @pytest.mark.parametrize("host", [True, False])
+    def test_sizes_that_are_too_small_are_refused(self, device, host):
+        made = PackedLayout.from_lengths([3, 2], 4, device=device)
+        made = made if host else without_host_facts(made)
+        with pytest.raises(LayoutError, match=r"total_tokens (is -1|-1 is less than 8)"):
+            pytree.tree_map_only(int, lambda size: -1, made)
+
+    def test_sizes_that_grow_keep_what_the_host_knows(self):
+        grown = pytree.tree_map_only(int, lambda size: size + 8, PackedLayout.from_lengths([3, 2], 4))
+        assert (grown.lengths, grown.total_tokens, grown.max_seqlen) == ((3, 2), 16, 11)
+        assert Padding.CAPACITY in grown.padding()
+
+    @pytest.mark.parametrize("device", ["cpu", "meta"])
+    @pytest.mark.parametrize("change", [torch.Tensor.float, lambda tensor: tensor[None], lambda tensor: tensor[:0]])
+    def test_tensors_that_are_no_offsets_are_refused(self, device, change):
+        made = PackedLayout.from_lengths([3, 2], 4, device=device)
+        with pytest.raises(LayoutError, match="cu_seqlens is"):
+            pytree.tree_map_only(torch.Tensor, change, made)
+
+    def test_a_structure_keeps_no_tensor_alive(self):
+        made = PackedLayout.from_lengths([3, 2], 4)
+        spec, alive = pytree.tree_structure(made), weakref.ref(made.cu_seqlens)
+        del made
+        assert alive() is None
+        assert pytree.tree_unflatten(pytree.tree_leaves(PackedLayout.from_lengths([4], 8)), spec).lengths == (4,)
+
+    @pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning")  # torch 2.13 copies a class that it deprecated
+    def test_a_structure_pickles_and_copies(self):
+        spec = pytree.tree_structure(PackedLayout.from_lengths([3, 2], 4))
+        for twin in (copy.deepcopy(spec), pickle.loads(pickle.dumps(spec))):
+            assert pytree.tree_unflatten(pytree.tree_leaves(PackedLayout.from_lengths([4], 8)), twin).lengths == (4,)
 
     def test_a_gapless_layout_stays_one_tensor(self):
         moved = pytree.tree_map_only(torch.Tensor, torch.clone, PackedLayout.from_lengths([4, 4], 4))
