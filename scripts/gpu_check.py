@@ -80,14 +80,14 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--seconds", default=225.0, type=float, help="give up after this time (default: %(default)g)")
     parser.add_argument("--goals", action="store_true", help="fail where a goal of the table is missed")
     options = parser.parse_args(arguments)
-    if options.seconds <= 0:
-        parser.error(f"argument --seconds: expected more than 0, got {options.seconds:g}")
+    if not 0 < options.seconds < 1e6:  # nor nan
+        parser.error(f"argument --seconds: expected more than 0 and less than 1000000, got {options.seconds:g}")
     return options
 
 
 def cuda_device(text: str) -> str:
     kind, _, index = text.partition(":")
-    if kind != "cuda" or not (index or "0").isdecimal() or text.endswith(":"):
+    if kind != "cuda" or not ((index or "0").isascii() and (index or "0").isdecimal()) or text.endswith(":"):
         raise argparse.ArgumentTypeError(f"expected cuda or cuda:N, got {text!r}")
     return f"cuda:{index or 0}"
 
@@ -138,6 +138,9 @@ def run_checks(seconds: float) -> int:
             print(f"left out: {path.relative_to(ROOT)}, because {', '.join(missing)} is not installed")
         else:
             modules.append(str(path.relative_to(ROOT)))
+    if not modules:
+        print("error: no test marked gpu could be run", file=sys.stderr)
+        return 2
     command = [sys.executable, "-m", "pytest", "-W", "error", "-m", "gpu", "-p", "no:cacheprovider", *modules]
     sys.stdout.flush()
     try:

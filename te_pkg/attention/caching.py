@@ -42,6 +42,7 @@ from torch.compiler import is_compiling
 from torch.utils._device import DeviceContext
 
 from te_pkg.attention import capture
+from te_pkg.attention.errors import ArgumentError, ArgumentTypeError
 
 __all__ = ["CacheInfo", "Kept", "TensorCache", "cache_info", "clear_caches", "is_tracing", "lock", "resolve_device"]
 
@@ -84,13 +85,14 @@ class Kept(ABC):
     """A bounded memory of the process, guarded by :data:`lock`: a model that holds one is copied without it."""
 
     def __init__(self, name: str, max_entries: int) -> None:
-        if max_entries < 1:
-            raise ValueError(f"max_entries must be at least 1, got {max_entries!r}")
+        if type(max_entries) is not int or max_entries < 1:
+            refusal = ArgumentError if type(max_entries) is int else ArgumentTypeError
+            raise refusal(f"max_entries must be an integer, at least 1, got {max_entries!r}")
         self.name = name
         self.max_entries = max_entries
         with lock:
             if name in _registry:
-                raise ValueError(f"a cache named {name!r} exists already, expected a name of its own")
+                raise ArgumentError(f"a cache named {name!r} exists already, expected a name of its own")
             _registry[name] = self
 
     @abstractmethod
@@ -112,7 +114,7 @@ class Kept(ABC):
         return self
 
     def __reduce__(self) -> NoReturn:
-        raise TypeError(f"the cache {self.name!r} belongs to its process and cannot be pickled")
+        raise ArgumentTypeError(f"the cache {self.name!r} belongs to its process and cannot be pickled")
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name!r}: {self.info()}>"

@@ -8,7 +8,7 @@ ASCII alone, at most 8 lines of 100 columns. Where there are more rows than fit,
     2112 cccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccc
     4224 cccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccc....________
     6336 ______________________________________________________________________________
-    each mark is 24 rows: a-Z one sequence, 1-9 tenths of them real, . padding, _ spare capacity
+    each mark is 24 rows: a-Z one sequence, 1-9 tenths real, . padding, _ spare
     lengths: 640 to 4000, median 700
 """
 
@@ -39,15 +39,21 @@ def draw(lengths: Sequence[int], slot_offsets: Sequence[int], total_tokens: int,
     """
     real = sum(lengths)
     full = f", {1000 * real // total_tokens / 10}% full" if total_tokens else ""  # 100.0% has no padding
+    head = f"PackedLayout: {_count(len(lengths), 'sequence')}, {_count(real, 'real row')} of {total_tokens}"
+    longest = f", longest {max(lengths, default=0)}"
     lines = [
-        f"PackedLayout: {_count(len(lengths), 'sequence')}, {_count(real, 'real row')} of {total_tokens}{full}, "
-        f"longest {max(lengths, default=0)}, on {device}",
+        _fitting(f"{head}{full}{longest}, on {device}", f"{head}{longest}, on {device}", f"{head}, on {device}"),
         _padding(lengths, slot_offsets, total_tokens),
     ]
     if total_tokens or lengths:
         every_row = _every_row(lengths, slot_offsets, total_tokens)
         lines += _bars(lengths, slot_offsets, total_tokens) if every_row is None else [every_row]
     return "\n".join(lines)
+
+
+def _fitting(*lines: str) -> str:
+    """The first line that is short enough, else the last one."""
+    return next((line for line in lines if len(line) <= COLUMNS), lines[-1])
 
 
 def _count(number: int, noun: str) -> str:
@@ -68,7 +74,8 @@ def _padding(lengths: Sequence[int], slot_offsets: Sequence[int], total_tokens: 
     present = [f"{rows} {where}" for where, rows in kinds.items() if rows]
     if not present:
         return "padding: none"
-    return f"padding: {_count(sum(kinds.values()), 'row')}: {', '.join(present)}"
+    line = f"padding: {_count(sum(kinds.values()), 'row')}: {', '.join(present)}"
+    return _fitting(line, line.replace(" sequences", "").replace(" sequence", "").replace("of spare capacity", "spare"))
 
 
 def _every_row(lengths: Sequence[int], slot_offsets: Sequence[int], total_tokens: int) -> str | None:
@@ -115,10 +122,10 @@ def _bars(lengths: Sequence[int], slot_offsets: Sequence[int], total_tokens: int
     lines = [f"{first * rows:{margin}} {marks[first : first + columns]}" for first in range(0, len(marks), columns)]
     meanings = {
         _LETTERS: "a-Z one sequence",
-        "#": "# several sequences" if lettered else "# real",
-        "123456789": "1-9 tenths of them real",
+        "#": "# several" if lettered else "# real",
+        "123456789": "1-9 tenths real",
         ".": ". padding",
-        "_": "_ spare capacity",
+        "_": "_ spare",
     }
     if marks:
         legend = ", ".join(meaning for symbols, meaning in meanings.items() if set(symbols) & set(marks))

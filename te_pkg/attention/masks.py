@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 from te_pkg.attention.errors import ArgumentError, ArgumentTypeError, LayoutError
-from te_pkg.attention.offsets import integers, ordinary
+from te_pkg.attention.offsets import INT32_MAX, as_integers, integers, ordinary
 
 if TYPE_CHECKING:
     from torch.nn.attention.flex_attention import BlockMask
@@ -38,7 +38,7 @@ def attention_mask(
     window: tuple[int, int] | None,
 ) -> torch.Tensor:
     """bool ``[t, t_kv]``, True where a query may attend to a key. No host sync."""
-    keys = layout if layout_kv is None else layout_kv
+    keys = _keys(layout, layout_kv)
     with ordinary():
         may_attend = _mask_mod(layout, keys, _diagonal(layout, keys, causal, align, window))
         q = torch.arange(layout.total_tokens, device=layout.device).unsqueeze(1)
@@ -61,7 +61,7 @@ def block_mask(
     """
     from torch.nn.attention.flex_attention import BlockMask  # 0.5 s that nobody else shall wait for
 
-    keys = layout if layout_kv is None else layout_kv
+    keys = _keys(layout, layout_kv)
     for name, rows in (("the queries", layout.total_tokens), ("the keys", keys.total_tokens)):
         if rows == 0:
             raise LayoutError([f"the layout of {name} has 0 rows, expected at least 1: a block mask has no empty form"])
@@ -87,16 +87,42 @@ def diagonal_bounds(causal: bool, window: tuple[int, int] | None) -> tuple[int |
         ArgumentTypeError: a ``TypeError``; ``window`` is no pair of integers.
         ArgumentError: a ``ValueError``; a side of ``window`` is less than -1.
     """
+    strange, faults = _window_faults(window)
+    if strange:
+        raise ArgumentTypeError("\n".join(strange))
+    if faults:
+        raise ArgumentError("\n".join(faults))
+    left, right = (-1, -1) if window is None else integers(**{"window[0]": window[0], "window[1]": window[1]})
+    return _bound(left), (0 if causal else _bound(right))
+
+
+def _bound(side: int) -> int | None:
+    # No two rows are further apart than int32 counts, and operations on int32 take no greater number.
+    return None if side < 0 or side >= INT32_MAX else side
+
+
+def _window_faults(window: tuple[int, int] | None) -> tuple[list[str], list[str]]:
+    """What is wrong with the type of ``window``, and with its values."""
     if window is None:
-        window = (-1, -1)
+        return [], []
     try:
         left, right = window
     except (TypeError, ValueError):
-        raise ArgumentTypeError(f"window must be a pair (left, right), got {window!r}") from None
-    left, right = integers(**{"window[0]": left, "window[1]": right})
-    if min(left, right) < -1:
-        raise ArgumentError(f"window is {window!r}, expected (left, right) with -1 for unbounded, else at least 0")
-    return (None if left < 0 else left), (0 if causal else None if right < 0 else right)
+        return [f"window must be a pair (left, right), got {window!r}"], []
+    sides, strange = as_integers({"window[0]": left, "window[1]": right})
+    if all(side >= -1 for side in sides.values()):
+        return strange, []
+    return strange, [f"window is {window!r}, expected (left, right) with -1 for unbounded, else at least 0"]
+
+
+def _keys(layout: LayoutRows, layout_kv: LayoutRows | None) -> LayoutRows:
+    if layout_kv is None:
+        return layout
+    from te_pkg.attention.layout_rows import LayoutRows  # which imports this module
+
+    if not isinstance(layout_kv, LayoutRows):
+        raise ArgumentTypeError(f"layout_kv must be a PackedLayout or None, got {layout_kv!r}")
+    return layout_kv
 
 
 class _Diagonal(NamedTuple):
@@ -110,16 +136,21 @@ class _Diagonal(NamedTuple):
 def _diagonal(
     layout: LayoutRows, keys: LayoutRows, causal: bool, align: str, window: tuple[int, int] | None
 ) -> _Diagonal:
-    left, right = diagonal_bounds(causal, window)
+    strange, of_arguments = _window_faults(window)
+    if strange:
+        raise ArgumentTypeError("\n".join(strange))
     if align not in _ALIGNMENTS:
-        raise ArgumentError(f"align is {align!r}, expected one of {', '.join(map(repr, _ALIGNMENTS))}")
+        of_arguments.append(f"align is {align!r}, expected one of {', '.join(map(repr, _ALIGNMENTS))}")
     faults = []
     if keys.num_sequences != layout.num_sequences:
         faults.append(f"layout_kv has {keys.num_sequences} sequences, expected {layout.num_sequences} as the queries")
     if keys.device != layout.device:
         faults.append(f"layout_kv is on {keys.device}, expected {layout.device} as the queries")
+    if of_arguments:
+        raise ArgumentError("\n".join([*of_arguments, *faults]))
     if faults:
         raise LayoutError(faults)
+    left, right = diagonal_bounds(causal, window)
     shift = torch.zeros_like(layout.cu_seqlens)
     if align == "bottom_right" and keys is not layout:
         shift = _lengths(keys) - _lengths(layout)

@@ -20,34 +20,34 @@ Source: the reports in Transformer Engine issues 3487, 3331 and 1930.
 from __future__ import annotations
 
 import itertools
-import re
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable
-from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Any, TypeAlias
 
 import torch
-from torch._C import _len_torch_dispatch_stack
 from torch.compiler import is_compiling
-from torch.utils._python_dispatch import _disable_current_modes
 
 from te_pkg.attention import capture
 from te_pkg.attention.caching import CacheInfo, Kept, lock
-from te_pkg.attention.errors import ArgumentError, ArgumentTypeError, HostReadError, LayoutError
-from te_pkg.attention.layout import Padding, classify_padding
-from te_pkg.attention.offsets import integers, is_traced, why_unreadable
+from te_pkg.attention.errors import ArgumentTypeError, HostReadError, LayoutError
+from te_pkg.attention.offset_pairs import (
+    Pair,
+    check_cp_size,
+    check_format,
+    check_tensors,
+    classify,
+    faults_of,
+    without_modes,
+)
+from te_pkg.attention.offsets import is_traced, why_unreadable
+from te_pkg.attention.padding import Padding
 from te_pkg.attention.replay_checks import ReplayCheck, StalePaddingDecision, read_checks
 
 __all__ = ["PaddingDecisions", "default_padding_decisions", "resolve_pad_between_seqs", "verify_replay"]
 
-_FORMATS = ("thd", "bshd", "sbhd")
 _Q = ("cu_seqlens_q", "cu_seqlens_q_padded")
 _KV = ("cu_seqlens_kv", "cu_seqlens_kv_padded")
-
-# The names of the two arguments, or of all four where both sides share them, and the two. Any: not checked yet.
-_Pair: TypeAlias = tuple[tuple[str, ...], Any, Any]
 
 _numbers = itertools.count(1)
 _left_behind_by_fork: list[object] = []
@@ -111,7 +111,7 @@ def resolve_pad_between_seqs(
             return pad_between_seqs
         raise ArgumentTypeError(f"pad_between_seqs must be a bool or None, got {pad_between_seqs!r}")
     if qkv_format != "thd":
-        _check_format(qkv_format)
+        check_format(qkv_format)
         return False
     open_q = cu_seqlens_q_padded is not None and cu_seqlens_q_padded is not cu_seqlens_q
     open_kv = cu_seqlens_kv_padded is not None and cu_seqlens_kv_padded is not cu_seqlens_kv
@@ -120,8 +120,8 @@ def resolve_pad_between_seqs(
     if is_compiling():  # Dynamo follows this line and must not see a lock or a weak reference
         return True
     if type(cp_size) is not int or cp_size < 1:
-        cp_size = _check_cp_size(cp_size)
-    memory = default_padding_decisions if decisions is None else decisions
+        cp_size = check_cp_size(cp_size)
+    memory = _memory_of(decisions)
     if not open_kv:
         return memory._ask(((_Q, cu_seqlens_q, cu_seqlens_q_padded),), cp_size > 1)
     if not open_q:
@@ -148,7 +148,7 @@ def verify_replay(decisions: PaddingDecisions | None = None) -> None:
         StalePaddingDecision: a ``RuntimeError`` that names the buffers which were refilled.
         HostReadError: a ``RuntimeError``; a CUDA graph is being captured.
     """
-    (default_padding_decisions if decisions is None else decisions).verify_replay()
+    _memory_of(decisions).verify_replay()
 
 
 class PaddingDecisions(Kept):
@@ -171,7 +171,7 @@ class PaddingDecisions(Kept):
     True
 
     Args:
-        max_entries: pairs of offsets that are remembered; a ``ValueError`` where less than 1.
+        max_entries: pairs of offsets that are remembered; an ``ArgumentError`` where less than 1.
     """
 
     def __init__(self, max_entries: int = 256) -> None:
@@ -234,18 +234,22 @@ class PaddingDecisions(Kept):
             _needed_by_graphs.discard(self)
         forgotten.clear()
 
-    def _ask(self, pairs: tuple[_Pair, ...], with_last: bool) -> bool:
+    def _ask(self, pairs: tuple[Pair, ...], with_last: bool) -> bool:
         if is_traced():  # fake tensors too: the passes of an export must not find different answers
             return self._give_up()
         capturing = capture.is_capturing()
         relied_on = []
-        for pair in pairs:
+        for i, pair in enumerate(pairs):
             entry = self._recall(pair)
             if entry is None:
-                _check_tensors(pairs)
+                check_tensors(pairs)
                 if capturing or why_unreadable(*pair[1:]) is not None:
                     return self._give_up()
-                entry = self._read(pair)
+                try:
+                    entry = self._read(pair)
+                except LayoutError as error:
+                    others = [fault for other in pairs[i + 1 :] for fault in faults_of(other)]
+                    raise LayoutError([*error.faults, *others]) from None
             if entry.between or (with_last and entry.last):
                 return True
             relied_on.append((pair, entry.check))
@@ -258,7 +262,7 @@ class PaddingDecisions(Kept):
             self._bypasses += 1
         return True
 
-    def _recall(self, pair: _Pair) -> _Entry | None:
+    def _recall(self, pair: Pair) -> _Entry | None:
         _, cu, padded = pair
         key = id(cu), id(padded)
         with lock:
@@ -269,13 +273,12 @@ class PaddingDecisions(Kept):
             self._hits += 1
             return entry
 
-    def _read(self, pair: _Pair) -> _Entry:
+    def _read(self, pair: Pair) -> _Entry:
         _, cu, padded = pair
         to_keep = not (cu.is_inference() or padded.is_inference())
         marks = _marks(cu, padded) if to_keep else None  # taken first: who writes meanwhile makes them old
-        # A mode that compares operations between two runs, as checkpointing does, would find these in the first alone.
-        with _disable_current_modes() if _len_torch_dispatch_stack() else nullcontext():
-            kinds = _classify(pair)
+        with without_modes():
+            kinds = classify(pair)
             between = Padding.BETWEEN in kinds
             check = ReplayCheck(cu, padded) if to_keep and not between else None
         key = id(cu), id(padded)
@@ -301,7 +304,7 @@ class PaddingDecisions(Kept):
                 dropped.append(self._entries.popitem(last=False)[1])
         return entry
 
-    def _record(self, relied_on: list[tuple[_Pair, ReplayCheck | None]], with_last: bool) -> None:
+    def _record(self, relied_on: list[tuple[Pair, ReplayCheck | None]], with_last: bool) -> None:
         for (names, cu, padded), check in relied_on:
             if check is not None:
                 with lock:
@@ -346,40 +349,12 @@ def _forgetter(
     return forget
 
 
-def _classify(pair: _Pair) -> Padding:
-    (cu_name, padded_name, *_), cu, padded = pair
-    try:
-        return classify_padding(cu, padded)
-    except LayoutError as error:
-        renamed = {"cu_seqlens": cu_name, "cu_seqlens_padded": padded_name}
-        raise LayoutError(
-            re.sub(r"\bcu_seqlens(_padded)?\b", lambda found: renamed[found.group()], fault) for fault in error.faults
-        ) from None
-
-
-def _check_format(qkv_format: str) -> None:
-    if not isinstance(qkv_format, str):
-        raise ArgumentTypeError(f"qkv_format must be a str, got {qkv_format!r}")
-    if not all(part in _FORMATS for part in qkv_format.split("_2")):
-        raise ArgumentError(f"qkv_format is {qkv_format!r}, expected 'thd', 'bshd' or 'sbhd'")
-
-
-def _check_cp_size(cp_size: int) -> int:
-    (cp_size,) = integers(cp_size=cp_size)
-    if cp_size < 1:
-        raise ArgumentError(f"cp_size is {cp_size!r}, expected at least 1")
-    return cp_size
-
-
-def _check_tensors(pairs: tuple[_Pair, ...]) -> None:
-    faults = [
-        f"{name} must be a tensor, got {value!r}"
-        for names, *values in pairs
-        for name, value in zip(names, values, strict=False)
-        if not isinstance(value, torch.Tensor)
-    ]
-    if faults:
-        raise ArgumentTypeError("\n".join(faults))
+def _memory_of(decisions: PaddingDecisions | None) -> PaddingDecisions:
+    if decisions is None:
+        return default_padding_decisions
+    if isinstance(decisions, PaddingDecisions):
+        return decisions
+    raise ArgumentTypeError(f"decisions must be PaddingDecisions or None, got {decisions!r}")
 
 
 # A graph that recorded a check writes to its memory in each replay, also when nobody holds the decisions any more.

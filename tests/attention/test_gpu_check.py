@@ -61,7 +61,10 @@ class TestCommandLine:
             (["--device", "cpu"], "expected cuda or cuda:N, got 'cpu'"),
             (["--device", "cuda:"], "expected cuda or cuda:N, got 'cuda:'"),
             (["--device", "cuda:x"], "expected cuda or cuda:N, got 'cuda:x'"),
-            (["--seconds", "0"], "expected more than 0, got 0"),
+            (["--seconds", "0"], "expected more than 0 and less than 1000000, got 0"),
+            (["--device", "cuda:\u0663"], "expected cuda or cuda:N, got"),
+            (["--seconds", "nan"], "expected more than 0 and less than 1000000, got nan"),
+            (["--seconds", "inf"], "expected more than 0 and less than 1000000, got inf"),
             (["--seconds", "soon"], "invalid float value: 'soon'"),
             (["file"], "unrecognized arguments: file"),
         ],
@@ -153,6 +156,12 @@ class TestChecks:
         assert "tests/attention/test_gpu.py" in commands[0]
         assert "tests/attention/test_cu_seqlens.py" not in commands[0]
 
+    def test_where_every_module_is_left_out_no_test_is_run(self, script, monkeypatch, capsys):
+        monkeypatch.setattr(script, "gpu_modules", lambda folder: [(folder / "test_gpu.py", ["torch"])])
+        monkeypatch.setattr(subprocess, "run", lambda *_, **__: pytest.fail("pytest would run every test"))
+        assert script.run_checks(60) == 2
+        assert "no test marked gpu could be run" in capsys.readouterr().err
+
     def test_without_pytest_it_says_so_and_could_not(self, script, hide, capsys):
         hide("pytest")
         assert script.run_checks(60) == 2
@@ -164,7 +173,7 @@ class TestChecks:
         assert script.run_checks(60) == status
 
     def test_tests_that_hang_are_stopped(self, script, monkeypatch, capsys):
-        monkeypatch.setattr(script, "gpu_modules", lambda folder: [])
+        monkeypatch.setattr(script, "gpu_modules", lambda folder: [(ROOT / "tests/attention/test_gpu.py", [])])
         real = subprocess.run
         monkeypatch.setattr(subprocess, "run", lambda command, **options: real(["sleep", "60"], **options))
         start = time.monotonic()

@@ -193,6 +193,26 @@ class TestErrors:
         with pytest.raises(ArgumentError, match=r"window is \(.*\), expected \(left, right\) with -1 for unbounded"):
             ask(window=window)
 
+    def test_every_fault_is_told_at_once(self, ask):
+        with pytest.raises(ArgumentError) as caught:
+            ask(PackedLayout.from_lengths([3]), align="x", window=(-3, 0))
+        assert [line.split()[0] for line in str(caught.value).splitlines()] == ["window", "align", "layout_kv"]
+
+    @pytest.mark.parametrize("keys", [5, "ab", torch.ones(2)])
+    def test_keys_that_are_no_layout(self, ask, keys):
+        with pytest.raises(ArgumentTypeError, match="layout_kv must be a PackedLayout or None, got "):
+            ask(keys)
+
+    @pytest.mark.parametrize("side", [2**31 - 2, 2**31 - 1, 2**31, 2**40, 2**63, 2**70])
+    @pytest.mark.parametrize("align", ["top_left", "bottom_right"])
+    def test_a_window_wider_than_any_buffer_is_one_without_bound(self, method, ask, align, side):
+        keys = PackedLayout.from_lengths([1, 6])
+        for window, unbounded in (((side, 1), (-1, 1)), ((1, side), (1, -1)), ((side, side), None)):
+            wide, expected = ask(keys, align=align, window=window), ask(keys, align=align, window=unbounded)
+            if method == "block_mask":
+                wide, expected = wide.to_dense(), expected.to_dense()
+            assert torch.equal(wide, expected)
+
     @pytest.mark.parametrize("window", [3, (1,), (1, 2, 3), (1.5, 2), "ab", (True, 1)])
     def test_windows_of_another_kind(self, ask, window):
         with pytest.raises(ArgumentTypeError, match="window"):

@@ -24,11 +24,12 @@ from te_pkg.attention import (
     cache_info,
     clear_caches,
     default_padding_decisions,
-    padding_decisions,
+    offset_pairs,
     resolve_pad_between_seqs,
 )
 from te_pkg.attention.caching import CacheInfo
 from te_pkg.attention.capture import mark_capturing
+from te_pkg.attention.errors import ArgumentError, ArgumentTypeError
 from tests.attention.no_sync import SyncError, forbid_sync
 
 
@@ -127,14 +128,14 @@ class TestMemory:
 
     def test_a_write_between_the_look_and_the_note_makes_the_note_old(self, memory, monkeypatch):
         cu, padded = offsets(0, 3, 8), offsets(0, 3, 8)
-        classify = padding_decisions.classify_padding
+        classify = offset_pairs.classify_padding
 
         def slow(*pair: torch.Tensor) -> Padding:
             kinds = classify(*pair)
             padded.copy_(offsets(0, 4, 9))  # another thread
             return kinds
 
-        monkeypatch.setattr(padding_decisions, "classify_padding", slow)
+        monkeypatch.setattr(offset_pairs, "classify_padding", slow)
         ask(memory, cu, padded)
         assert ask_captured(memory, cu, padded) is True
 
@@ -225,8 +226,17 @@ class TestMemory:
             assert ask_captured(memory, cu, tensor) is (i not in model)
 
     def test_less_than_one_entry_is_refused(self):
-        with pytest.raises(ValueError, match="max_entries must be at least 1, got 0"):
+        with pytest.raises(ArgumentError, match="max_entries must be an integer, at least 1, got 0"):
             PaddingDecisions(max_entries=0)
+
+    @pytest.mark.parametrize("max_entries", ["a", 1.5, None, True])
+    def test_a_bound_that_is_no_integer_is_refused(self, max_entries):
+        with pytest.raises(ArgumentTypeError, match="max_entries must be an integer, at least 1, got "):
+            PaddingDecisions(max_entries)
+
+    def test_what_it_refuses_is_of_the_family(self, memory):
+        with pytest.raises(ArgumentTypeError, match="belongs to its process"):
+            pickle.dumps(memory)
 
 
 class TestProcess:
