@@ -14,6 +14,7 @@ from typing import Any, SupportsIndex
 import torch
 
 from te_pkg.attention.buffer_checks import check_tensor, refuse
+from te_pkg.attention.kernels.cpu import take_rows
 from te_pkg.attention.kernels.words import in_words
 from te_pkg.attention.offsets import integers, is_traced, offsets_of_token_mask
 
@@ -140,10 +141,7 @@ class _Take(torch.autograd.Function):
         ctx.save_for_backward(indices)
         ctx.count = rows.shape[0]
         taken = rows.new_empty((indices.shape[0], *rows.shape[1:]))
-        if taken.numel():
-            source, target = in_words(rows.resolve_conj().resolve_neg(), taken)
-            torch.index_select(source, 0, indices, out=target)
-        return taken
+        return take_rows(rows.resolve_conj().resolve_neg(), indices, taken) if taken.numel() else taken
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None]:

@@ -231,6 +231,7 @@ def pad_rows(
         LayoutError, KernelUnavailableError: as :func:`relayout`.
         HostReadError: a ``RuntimeError``; a tensor, under CUDA graph capture.
     """
+    check_tensor("x", x)
     unpadded, padded = _group_layouts(splits, align, x.device)
     refuse(row_faults("x", x, unpadded, "the sum of splits"))
     rows = x if padded.total_tokens == unpadded.total_tokens else relayout(x, unpadded, padded)
@@ -257,6 +258,7 @@ def unpad_rows(x: torch.Tensor, splits: torch.Tensor | Sequence[int], align: Sup
     Raises:
         LayoutError, KernelUnavailableError, HostReadError: as :func:`pad_rows`.
     """
+    check_tensor("x", x)
     unpadded, padded = _group_layouts(splits, align, x.device)
     refuse(row_faults("x", x, padded, "the sum of the padded splits"))
     return x if padded.total_tokens == unpadded.total_tokens else relayout(x, padded, unpadded)

@@ -15,7 +15,7 @@ from te_pkg.attention.kernels import Fill, PaddingRows, RowMove
 from te_pkg.attention.kernels.row_index import gaps_of, padding_rows, real_rows, spans_of
 from te_pkg.attention.kernels.words import as_integers, fill_with, fill_word, in_words
 
-__all__ = ["fill_padding_", "move_rows", "why_unavailable"]
+__all__ = ["fill_padding_", "move_rows", "take_rows", "why_unavailable"]
 
 # What comes with FBGEMM is a `gather` of whole rows that is faster than `copy_`; other builds gather each element.
 _GATHERS_ROWS = "fbgemm" in torch.backends.quantized.supported_engines
@@ -58,7 +58,7 @@ def move_rows(x: torch.Tensor, move: RowMove, fill: Fill, out: torch.Tensor | No
         if _prefers_slices(len(move.lengths), move.real):
             _copy_slices(x, out, spans_of(move.lengths, source, target))
         elif move.real == rows:
-            _take_rows(x, real_rows(move.lengths, source, rows, x.device), out)
+            take_rows(x, real_rows(move.lengths, source, rows, x.device), out)
         elif move.real > 0:
             _move_by_index(x, out, move, source, target)
     return out
@@ -113,7 +113,7 @@ def _move_by_index(
     lengths, real = move.lengths or (), move.real
     if real < x.shape[0]:
         taken = x.new_empty((real, *x.shape[1:]))
-        x = _take_rows(x, real_rows(lengths, source, real, x.device), taken)
+        x = take_rows(x, real_rows(lengths, source, real, x.device), taken)
     rows, words = in_words(x, out)
     words.index_copy_(0, real_rows(lengths, target, real, x.device), rows)
 
@@ -126,12 +126,13 @@ def _move_unknown(x: torch.Tensor, out: torch.Tensor, move: RowMove, fill: Fill)
     index = row_numbers + _spread(source[:-1] - target[:-1], target, rows)
     lengths = torch.minimum(move.cu_seqlens.diff(), source.diff())
     padding = row_numbers >= _spread(target[:-1] + lengths, target, rows)
-    _take_rows(x, index.long().masked_fill_(padding, 0), out)
+    take_rows(x, index.long().masked_fill_(padding, 0), out)
     (words,) = in_words(out)
     _fill_where(words, padding, fill_word(fill, x.dtype, words))
 
 
-def _take_rows(x: torch.Tensor, index: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
+def take_rows(x: torch.Tensor, index: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
+    """``out[:] = x[index]`` for int64 ``[n]``, of any dtype with at least one element on either side; gives ``out``."""
     rows = x.shape[0]
     if _GATHERS_ROWS and x.is_cpu and x.is_contiguous() and out.is_contiguous():
         source, target = x.view(rows, -1), out.view(out.shape[0], -1)

@@ -227,5 +227,5 @@ def _fill_kernel(
     length = tl.load(cu_seqlens + sequences + 1, mask=found, other=0) - tl.load(cu_seqlens + sequences)
     padding = (rows < target_rows) & ((positions >= length) | (sequences == batch))
     there = rows[:, None] * x_row + (runs * x_run + words)[None, :]
-    values = tl.load(fill + words % PERIOD)[None, :] if PERIOD else tl.zeros((1, COLUMNS), x.dtype.element_ty)
+    values = tl.load(fill + words % PERIOD)[None, :] if PERIOD else tl.full((1, COLUMNS), 0, x.dtype.element_ty)
     tl.store(x + there, tl.broadcast_to(values, (ROWS, COLUMNS)), mask=padding[:, None] & exist[None, :])
