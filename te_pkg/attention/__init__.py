@@ -7,7 +7,51 @@ Names and argument order that Transformer Engine has too are drop-in: change the
 """
 
 from te_pkg.attention import capture
+from te_pkg.attention.bert_padding import pad_input, unpad_input
 from te_pkg.attention.caching import cache_info, clear_caches
-from te_pkg.attention.cu_seqlens import get_full_cu_seqlens
+from te_pkg.attention.cu_seqlens import (
+    cu_seqlens_from_lengths,
+    cu_seqlens_from_position_ids,
+    cu_seqlens_from_token_mask,
+    get_cu_seqlens,
+    get_full_cu_seqlens,
+)
+from te_pkg.attention.layout import PackedLayout, Padding, classify_padding
+from te_pkg.attention.padding_decisions import (
+    PaddingDecisions,
+    default_padding_decisions,
+    resolve_pad_between_seqs,
+    verify_replay,
+)
+from te_pkg.attention.relayout import pack, pad_rows, relayout, unpack, unpad_rows
+from te_pkg.attention.replay_checks import StaleOffsets, StalePaddingDecision
+from te_pkg.attention.zeroing import zero_padding, zero_padding_
 
-__all__ = ["cache_info", "capture", "clear_caches", "get_full_cu_seqlens"]
+__all__ = [
+    "PackedLayout",
+    "Padding",
+    "PaddingDecisions",
+    "StaleOffsets",
+    "StalePaddingDecision",
+    "cache_info",
+    "capture",
+    "classify_padding",
+    "clear_caches",
+    "cu_seqlens_from_lengths",
+    "cu_seqlens_from_position_ids",
+    "cu_seqlens_from_token_mask",
+    "default_padding_decisions",
+    "get_cu_seqlens",
+    "get_full_cu_seqlens",
+    "pack",
+    "pad_input",
+    "pad_rows",
+    "relayout",
+    "resolve_pad_between_seqs",
+    "unpack",
+    "unpad_input",
+    "unpad_rows",
+    "verify_replay",
+    "zero_padding",
+    "zero_padding_",
+]

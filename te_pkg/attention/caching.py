@@ -22,10 +22,11 @@ import os
 import sys
 import threading
 import weakref
+from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
-from typing import Any, NoReturn, TypeAlias
+from typing import Any, NoReturn, Self, TypeAlias
 
 import torch
 from torch._C import (
@@ -41,15 +42,16 @@ from torch.compiler import is_compiling
 from torch.utils._device import DeviceContext
 
 from te_pkg.attention import capture
+from te_pkg.attention.errors import ArgumentError, ArgumentTypeError
 
-__all__ = ["CacheInfo", "TensorCache", "cache_info", "clear_caches", "is_tracing", "resolve_device"]
+__all__ = ["CacheInfo", "Kept", "TensorCache", "cache_info", "clear_caches", "is_tracing", "lock", "resolve_device"]
 
 Device: TypeAlias = torch.device | str | int | None
 
 # Re-entrant, because freeing a tensor or collecting garbage while it is held may run a finaliser that asks a cache.
 # One for all caches, so that a fork has one lock to take.
-_lock = threading.RLock()
-_registry: weakref.WeakValueDictionary[str, TensorCache] = weakref.WeakValueDictionary()
+lock = threading.RLock()
+_registry: weakref.WeakValueDictionary[str, Kept] = weakref.WeakValueDictionary()
 _left_behind_by_fork: list[object] = []
 
 # Spellings that always mean the same device. "cuda" is none of them: it means whichever is current.
@@ -58,16 +60,16 @@ _fixed_devices: dict[object, torch.device] = {}
 
 @dataclass(frozen=True, slots=True)
 class CacheInfo:
-    """What a cache did since it was made or cleared.
+    """What a cache did since it was made or cleared. What it keeps are tensors, or answers about a caller's tensors.
 
     Attributes:
-        hits: calls that were answered with a kept tensor.
-        misses: calls that made a tensor to keep it.
+        hits: calls that were answered with what is kept.
+        misses: calls that made something to keep it.
         bypasses: calls that neither read nor stored; those under ``torch.compile`` and ``torch.export`` do not count.
-        replaced: kept tensors that were dropped because a caller had changed them; each is a miss too.
-        entries: tensors kept now.
+        replaced: things kept that were dropped because a caller had changed the tensor; each is a miss too.
+        entries: things kept now.
         max_entries: the bound.
-        bytes: memory that the kept tensors hold.
+        bytes: memory that this takes.
     """
 
     hits: int
@@ -79,7 +81,46 @@ class CacheInfo:
     bytes: int
 
 
-class TensorCache:
+class Kept(ABC):
+    """A bounded memory of the process, guarded by :data:`lock`: a model that holds one is copied without it."""
+
+    def __init__(self, name: str, max_entries: int) -> None:
+        if type(max_entries) is not int or max_entries < 1:
+            refusal = ArgumentError if type(max_entries) is int else ArgumentTypeError
+            raise refusal(f"max_entries must be an integer, at least 1, got {max_entries!r}")
+        self.name = name
+        self.max_entries = max_entries
+        with lock:
+            if name in _registry:
+                raise ArgumentError(f"a cache named {name!r} exists already, expected a name of its own")
+            _registry[name] = self
+
+    @abstractmethod
+    def clear(self) -> None:
+        """Forget what is kept and set the counts to 0."""
+
+    @abstractmethod
+    def info(self) -> CacheInfo:
+        """The counts, taken at one moment."""
+
+    @abstractmethod
+    def _leave_behind(self) -> None:
+        """In the child of a fork: let go of what lies on a device, and free nothing."""
+
+    def __copy__(self) -> Self:
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        return self
+
+    def __reduce__(self) -> NoReturn:
+        raise ArgumentTypeError(f"the cache {self.name!r} belongs to its process and cannot be pickled")
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name!r}: {self.info()}>"
+
+
+class TensorCache(Kept):
     """Keeps what ``make(*key, device=...)`` returns; ``make`` is a pure function of its arguments.
 
     >>> cache = TensorCache("doctest: squares", lambda n, *, device: torch.arange(n, device=device) ** 2, max_entries=2)
@@ -91,26 +132,16 @@ class TensorCache:
     Equal keys are one key, so numbers are brought to one type before: ``(True,)``, ``(1,)`` and ``(1.0,)`` are equal.
 
     Args:
-        name: names the cache in :func:`cache_info`; unique among the living.
+        name: names the cache in :func:`cache_info`; a ``ValueError`` where a living one has it.
         make: called without the lock, with inference and gradient mode off.
-        max_entries: at least 1.
-
-    Raises:
-        ValueError: ``max_entries`` is less than 1, or a living cache has this name.
+        max_entries: a ``ValueError`` where less than 1.
     """
 
     def __init__(self, name: str, make: Callable[..., torch.Tensor], *, max_entries: int) -> None:
-        if max_entries < 1:
-            raise ValueError(f"max_entries must be at least 1, got {max_entries!r}")
-        self.name = name
-        self.max_entries = max_entries
         self._make = make
         self._entries: OrderedDict[Hashable, _Entry] = OrderedDict()
         self._hits = self._misses = self._bypasses = self._replaced = 0
-        with _lock:
-            if name in _registry:
-                raise ValueError(f"a cache named {name!r} exists already, expected a name of its own")
-            _registry[name] = self
+        super().__init__(name, max_entries)
 
     def get(self, key: tuple[Hashable, ...], device: Device = None) -> torch.Tensor:
         """The tensor for ``key`` on ``device``; ``None`` means where ``torch.empty`` would put it.
@@ -131,7 +162,7 @@ class TensorCache:
                 return self.get(key, place)
         place = _fixed_devices.get(device) or resolve_device(device)
         full_key = (key, place)
-        with _lock:
+        with lock:
             entry = self._entries.get(full_key)
             if entry is not None:
                 tensor = entry.tensor
@@ -148,15 +179,13 @@ class TensorCache:
         return self._miss(key, place, full_key)
 
     def clear(self) -> None:
-        """Forget every tensor and set the counts to 0."""
-        with _lock:
+        with lock:
             forgotten, self._entries = self._entries, OrderedDict()
             self._hits = self._misses = self._bypasses = self._replaced = 0
         forgotten.clear()
 
     def info(self) -> CacheInfo:
-        """The counts, taken at one moment."""
-        with _lock:
+        with lock:
             return CacheInfo(
                 hits=self._hits,
                 misses=self._misses,
@@ -168,7 +197,7 @@ class TensorCache:
             )
 
     def _bypass(self, key: tuple[Hashable, ...], device: Device) -> torch.Tensor:
-        with _lock:
+        with lock:
             self._bypasses += 1
         # Under a mode the two guards below would be recorded as well; a capture records kernels only.
         return self._make(*key, device=device) if is_tracing() else self._make_ordinary(key, device)
@@ -176,12 +205,12 @@ class TensorCache:
     def _miss(self, key: tuple[Hashable, ...], place: torch.device, full_key: Hashable) -> torch.Tensor:
         tensor = self._make_ordinary(key, place)
         if not _may_be_kept(tensor, place):
-            with _lock:
+            with lock:
                 self._bypasses += 1
             return tensor
         entry = _Entry(tensor)
         dropped = []  # freed after the lock is
-        with _lock:
+        with lock:
             self._misses += 1
             present = self._entries.pop(full_key, None)
             if present is not None and present.is_intact():
@@ -214,19 +243,6 @@ class TensorCache:
         self._entries = OrderedDict(
             (key, entry) for key, entry in self._entries.items() if entry.tensor.device.type == "cpu"
         )
-
-    # A module that holds a cache is copied together with its model; the tensors are the process's, not the model's.
-    def __copy__(self) -> TensorCache:
-        return self
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> TensorCache:
-        return self
-
-    def __reduce__(self) -> NoReturn:
-        raise TypeError(f"the cache {self.name!r} belongs to its process and cannot be pickled")
-
-    def __repr__(self) -> str:
-        return f"<TensorCache {self.name!r}: {self.info()}>"
 
 
 class _Entry:
@@ -353,7 +369,7 @@ def resolve_device(device: Device) -> torch.device:
 
 
 def clear_caches() -> None:
-    """Forget every tensor that this package keeps, and set all counts to 0. Tensors that callers hold stay valid."""
+    """Forget all that this package keeps, and set all counts to 0. Tensors that callers hold stay valid."""
     for cache in _living():
         cache.clear()
 
@@ -367,17 +383,17 @@ def cache_info() -> dict[str, CacheInfo]:
     return {cache.name: cache.info() for cache in _living()}
 
 
-def _living() -> list[TensorCache]:
-    with _lock:
+def _living() -> list[Kept]:
+    with lock:
         return sorted(_registry.values(), key=lambda cache: cache.name)
 
 
 def _after_fork_in_child() -> None:
     for cache in _living():
         cache._leave_behind()
-    _lock.release()
+    lock.release()
 
 
 if hasattr(os, "register_at_fork"):
     # Taken before, so that no other thread is in the midst of a change when its memory is copied.
-    os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_after_fork_in_child)
+    os.register_at_fork(before=lock.acquire, after_in_parent=lock.release, after_in_child=_after_fork_in_child)

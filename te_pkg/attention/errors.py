@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
+# A tensor of garbage has as many faults as entries.
+_FAULTS_SHOWN = 20
+
 
 class AttentionError(Exception):
     """Root of the family."""
@@ -25,3 +30,44 @@ class OffsetOverflowError(AttentionError, OverflowError):
     def __init__(self, message: str, offset: int) -> None:
         super().__init__(message)
         self.offset = offset
+
+    def __reduce__(self) -> tuple[type[OffsetOverflowError], tuple[str, int]]:
+        return type(self), (str(self), self.offset)
+
+
+class LayoutError(AttentionError, ValueError):
+    """Offsets, lengths or sizes that are no layout.
+
+    Attributes:
+        faults: every fault of the input, one sentence each; the message shows the first of them.
+
+    Raises:
+        ArgumentTypeError: a ``TypeError``; ``faults`` is one ``str``, whose letters are no faults.
+    """
+
+    def __init__(self, faults: Iterable[str]) -> None:
+        if isinstance(faults, str):
+            raise ArgumentTypeError(f"faults must be several sentences, got {faults!r}")
+        self.faults = tuple(faults)
+        shown = self.faults[:_FAULTS_SHOWN]
+        hidden = len(self.faults) - len(shown)
+        super().__init__("\n".join([*shown, f"and {hidden} faults more"] if hidden else shown))
+
+    def __reduce__(self) -> tuple[type[LayoutError], tuple[tuple[str, ...]]]:
+        return type(self), (self.faults,)
+
+
+class HostReadError(AttentionError, RuntimeError):
+    """A value is needed on the host where none may be read: under CUDA graph capture, or of tensors without values."""
+
+
+class CaptureError(AttentionError, RuntimeError):
+    """A CUDA graph that is being captured could not record what was asked for."""
+
+
+class ArgumentError(AttentionError, ValueError):
+    """An argument has a value that cannot be meant."""
+
+
+class PaddingError(AttentionError, ValueError):
+    """A layout has padding where what was asked for has none."""

@@ -370,7 +370,7 @@ class TestBound:
 
     @pytest.mark.parametrize("max_entries", [0, -1])
     def test_less_than_one_entry_is_refused(self, max_entries):
-        with pytest.raises(ValueError, match=f"max_entries must be at least 1, got {max_entries}"):
+        with pytest.raises(ValueError, match=f"max_entries must be an integer, at least 1, got {max_entries}"):
             new_cache(max_entries=max_entries)
 
 

@@ -1,0 +1,96 @@
+"""What the host knows of a layout, for kernels that are faster with it.
+
+It is left out where it would outlive the call: under CUDA graph capture, whose graph runs again after the offsets were
+refilled, and under ``torch.compile`` and the like, where each length would become a constant of the program.
+"""
+
+from __future__ import annotations
+
+import operator
+from typing import NamedTuple
+
+import torch
+from torch._C import _functorch, _get_tracing_state, _len_torch_dispatch_stack
+from torch.compiler import is_compiling
+
+from te_pkg.attention import capture
+from te_pkg.attention.caching import is_tracing
+from te_pkg.attention.layout import PackedLayout
+from te_pkg.attention.offsets import why_unreadable
+
+__all__ = ["HostRows", "host_rows", "is_plain"]
+
+# Offsets of more sequences take longer to read and check than they help.
+_READ_SEQUENCES = 256
+
+_PLAIN_TYPES = (torch.Tensor, torch.nn.Parameter)
+
+
+class HostRows(NamedTuple):
+    """A layout on the host: ``b`` lengths, ``b + 1`` slot offsets, and the number of real rows."""
+
+    lengths: tuple[int, ...]
+    slots: tuple[int, ...]
+    real: int
+
+
+def is_plain(*tensors: torch.Tensor) -> bool:
+    """Whether nothing records or intercepts what is done to ``tensors``, and each is memory with values.
+
+    Takes a third of a microsecond, where to tell why not takes two.
+    """
+    return not (
+        is_compiling()
+        or _len_torch_dispatch_stack()
+        or _functorch.peek_interpreter_stack() is not None
+        or _get_tracing_state() is not None
+    ) and all(type(tensor) in _PLAIN_TYPES and not torch._is_functional_tensor(tensor) for tensor in tensors)
+
+
+def host_rows(layout: PackedLayout, x: torch.Tensor) -> HostRows | None:
+    """What the host knows, or finds in its own memory; None where that is nothing, or may not be relied on.
+
+    Offsets on the CPU are read where the layout does not know them and has few sequences. Those on another device are
+    not: no host sync.
+
+    >>> host_rows(PackedLayout.from_lengths([3, 2], pad_to_multiple=4), torch.zeros(8))
+    HostRows(lengths=(3, 2), slots=(0, 4, 8), real=5)
+
+    Args:
+        layout: the layout.
+        x: what is to be moved.
+
+    Raises:
+        LayoutError: a ``ValueError``; the offsets were not checked when the layout was made, and are wrong.
+    """
+    lengths, slots, real = layout.lengths, layout.slot_offsets, layout.real_tokens
+    if is_plain(x, layout.cu_seqlens):
+        if capture.is_capturing() or x.is_meta:
+            return None
+    elif is_compiling() or why_unreadable(layout.cu_seqlens, x) is not None:
+        return None
+    if lengths is None:
+        # Whoever watches operations, under a mode, is to see those that run on a device too.
+        if layout.device.type != "cpu" or layout.num_sequences > _READ_SEQUENCES or is_tracing():
+            return None
+        lengths, slots = _read(layout)
+        real = sum(lengths)
+    return None if lengths is None or slots is None or real is None else HostRows(lengths, slots, real)
+
+
+def _read(layout: PackedLayout) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    real: list[int] = layout.cu_seqlens.tolist()
+    slots: list[int] = layout.cu_seqlens_padded.tolist()
+    lengths = tuple(map(operator.sub, real[1:], real))
+    if (
+        real[0] != 0
+        or slots[0] != 0
+        or slots[-1] > layout.total_tokens
+        or min(lengths, default=0) < 0
+        or any(map(operator.gt, lengths, map(operator.sub, slots[1:], slots)))
+    ):
+        # Says what is wrong.
+        PackedLayout.from_cu_seqlens(
+            layout.cu_seqlens, layout.cu_seqlens_padded, layout.total_tokens, layout.max_seqlen
+        )
+    return lengths, tuple(slots)

@@ -1,0 +1,98 @@
+"""Rows seen as integers, so that one kernel moves and fills every dtype.
+
+A row is moved as it is, bit for bit, and 0 is all bits 0 in every dtype. So a kernel need not know the dtype: it sees
+words of 1, 2, 4, 8 or 16 bytes, the wider the fewer.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from te_pkg.attention.kernels import Fill
+
+__all__ = ["as_integers", "fill_with", "fill_word", "in_words"]
+
+# No integer has 16 bytes. A complex number that is only ever moved is as good.
+_WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64, 16: torch.complex128}
+
+_PLAIN = {torch.bfloat16, torch.float16, torch.float32, torch.float64, torch.int32, torch.int64}
+
+
+def in_words(*tensors: torch.Tensor, widest: int = 16) -> list[torch.Tensor]:
+    """Views of tensors ``[t_i, ...]`` of one dtype and row shape, in the widest word that fits them all.
+
+    What lies side by side in a row of each is one dimension of words, the last: ``[t_i, n]`` for contiguous rows.
+
+    >>> [words.shape for words in in_words(torch.zeros(3, 4, 8), torch.zeros(5, 4, 8))]
+    [torch.Size([3, 8]), torch.Size([5, 8])]
+    >>> in_words(torch.zeros(3, 5, dtype=torch.bfloat16))[0].dtype
+    torch.int16
+    >>> in_words(torch.zeros(3, 4, 8)[:, ::2])[0].shape
+    torch.Size([3, 2, 2])
+
+    Args:
+        tensors: each with at least one element, and none conjugated or negated lazily.
+        widest: bytes of the widest word.
+    """
+    first = tensors[0]
+    row = first.nbytes // first.shape[0]
+    if not row % widest:  # mostly
+        for tensor in tensors:
+            if not tensor.is_contiguous() or tensor.data_ptr() % widest:
+                break
+        else:
+            word = _WORDS[widest]
+            return [tensor.view(tensor.shape[0], -1).view(word) for tensor in tensors]
+    merged = first.ndim  # dimensions from here on lie side by side
+    length = 1
+    while merged > 1:
+        size = first.shape[merged - 1]
+        if size != 1 and any(tensor.stride(merged - 1) != length for tensor in tensors):
+            break
+        length *= size
+        merged -= 1
+    distances = [length * first.itemsize]
+    for tensor in tensors:
+        distances.append(tensor.data_ptr())
+        distances += (tensor.stride(i) * first.itemsize for i in range(merged) if tensor.shape[i] > 1)
+    common = math.gcd(*distances)
+    word = _WORDS[max(size for size in _WORDS if size <= widest and common % size == 0)]
+    return [(tensor.flatten(merged) if merged < tensor.ndim else tensor.unsqueeze(-1)).view(word) for tensor in tensors]
+
+
+def as_integers(tensor: torch.Tensor) -> torch.Tensor:
+    """The same shape, elements of the same size; itself if torch can copy its dtype as it is.
+
+    >>> as_integers(torch.zeros(2, dtype=torch.float8_e5m2)).dtype
+    torch.uint8
+    """
+    return tensor if tensor.dtype in _PLAIN else tensor.view(_WORDS[tensor.itemsize])
+
+
+def fill_word(fill: Fill, dtype: torch.dtype, words: torch.Tensor) -> torch.Tensor | None:
+    """``fill`` in ``dtype``, as so many of these words as it takes, ``[1]`` at least; None where all its bits are 0.
+
+    >>> hex(fill_word(1.0, torch.bfloat16, torch.zeros(1, dtype=torch.int32)).item())
+    '0x3f803f80'
+    >>> fill_word(0.0, torch.bfloat16, torch.zeros(1, dtype=torch.int32)) is None
+    True
+    """
+    if _is_zero(fill):
+        return None
+    repeats = max(words.itemsize // dtype.itemsize, 1)
+    return torch.full((repeats,), fill, dtype=dtype, device=words.device).view(words.dtype)
+
+
+def fill_with(words: torch.Tensor, word: torch.Tensor | None) -> None:
+    """Write what :func:`fill_word` gave everywhere."""
+    if word is None:
+        words.zero_()
+    else:
+        words.copy_(word)  # not `fill_`, which reads a tensor from its device
+
+
+def _is_zero(fill: Fill) -> bool:
+    # -0.0 is 0 and has a bit set.
+    return fill == 0 and all(math.copysign(1, part) > 0 for part in (complex(fill).real, complex(fill).imag))

@@ -1,0 +1,146 @@
+"""Clear the rows of no sequence. Kernels leave them undefined, and garbage there reaches the gradients of weights.
+
+``t`` rows. Cleared are the gaps between sequences, the one behind the last, and the capacity of the buffer. To clear
+is to fill or to select, never to multiply: ``NaN * 0`` is NaN.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from te_pkg.attention.buffer_checks import GradientError, refuse, row_faults
+from te_pkg.attention.kernels import PaddingRows, Slots, choose
+from te_pkg.attention.kernels.host import HostRows, host_rows
+from te_pkg.attention.layout import PackedLayout
+from te_pkg.attention.offsets import is_traced
+from te_pkg.attention.relayout import relayout
+
+__all__ = ["zero_padding", "zero_padding_"]
+
+# Of the others some have no `masked_fill_`; all have bits, and 0 has none.
+_MASKED_FILL = {
+    torch.bool,
+    torch.uint8,
+    torch.int8,
+    torch.int16,
+    torch.int32,
+    torch.int64,
+    torch.float16,
+    torch.bfloat16,
+    torch.float32,
+    torch.float64,
+    torch.complex64,
+    torch.complex128,
+}
+_INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+def zero_padding_(x: torch.Tensor, layout: PackedLayout, *, kernel: str | None = None) -> torch.Tensor:
+    """Set the padding rows of ``x`` to 0, in place. No host sync.
+
+    >>> x = torch.tensor([1.0, float("nan"), 3.0, float("inf")])
+    >>> zero_padding_(x, PackedLayout.from_lengths([1, 1], pad_to_multiple=2))
+    tensor([1., 0., 3., 0.])
+
+    Only padding rows are written. Where the host knows that there are none, nothing happens at all. Autograd sees one
+    operation, which keeps nothing of ``x``: the gradient of padding rows is 0, whatever comes in.
+
+    Safe under CUDA graph capture, where what the host knows is not used: the graph clears what is padding when it is
+    replayed.
+
+    Args:
+        x: ``[t, ...]``, any dtype.
+        layout: of ``x``.
+        kernel: ``"reference"``, ``"cpu"`` or ``"triton"``, see :mod:`te_pkg.attention.kernels`; None: by device.
+
+    Returns:
+        ``x``.
+
+    Raises:
+        LayoutError: a ``ValueError``; ``x`` has another number of rows than ``layout``, or is on another device.
+        GradientError: a ``RuntimeError``; ``x`` is a leaf that requires a gradient, or a view of one.
+        KernelUnavailableError: a ``RuntimeError``; ``kernel`` cannot run here, and why.
+    """
+    refuse(row_faults("x", x, layout, "layout"))
+    known = host_rows(layout, x)
+    if known is None and is_traced(x):
+        # One operation of torch's own, which a compiler may join with what comes before.
+        padding = layout.token_mask().logical_not().view(-1, *[1] * (x.ndim - 1))
+        words = x if x.dtype in _MASKED_FILL else x.view(_INTEGERS[x.itemsize])
+        words.masked_fill_(padding, 0)
+        return x
+    if known is not None and known.real == layout.total_tokens:
+        return x
+    if not (torch.is_grad_enabled() and x.requires_grad):
+        _clear(x, layout, known, kernel)
+        return x
+    _refuse_leaf(x)
+    cleared: torch.Tensor = _ZeroPadding.apply(x, layout, known, kernel)  # type: ignore[no-untyped-call]
+    return cleared
+
+
+def zero_padding(x: torch.Tensor, layout: PackedLayout, *, kernel: str | None = None) -> torch.Tensor:
+    """``x`` with padding rows of 0, in forward and in backward; ``x`` itself is not changed. No host sync.
+
+    >>> x = torch.tensor([1.0, float("nan"), 3.0, 4.0], requires_grad=True)
+    >>> y = zero_padding(x, PackedLayout.from_lengths([1, 2], pad_to_multiple=2))
+    >>> y.detach(), torch.autograd.grad(y.square().sum(), x)
+    (tensor([1., 0., 3., 4.]), (tensor([2., 0., 6., 8.]),))
+
+    Where the host knows that there is no padding, ``x`` itself is returned. Nothing of ``x`` is kept for the backward
+    pass. Differentiable twice; compiles without a graph break; safe under CUDA graph capture.
+
+    Args:
+        x: ``[t, ...]``, any dtype.
+        layout: of ``x``.
+        kernel: as for :func:`zero_padding_`.
+
+    Returns:
+        ``[t, ...]``, contiguous unless it is ``x``.
+
+    Raises:
+        LayoutError, KernelUnavailableError: as :func:`zero_padding_`.
+    """
+    refuse(row_faults("x", x, layout, "layout"))
+    known = host_rows(layout, x)
+    if known is not None and known.real == layout.total_tokens:
+        return x
+    return relayout(x, layout, layout, kernel=kernel)
+
+
+class _ZeroPadding(torch.autograd.Function):
+    """In place, and one node: a node for each slice would copy the whole gradient."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: torch.Tensor, layout: PackedLayout, known: HostRows | None, kernel: str | None
+    ) -> torch.Tensor:
+        _clear(x, layout, known, kernel)
+        ctx.mark_dirty(x)
+        ctx.layout, ctx.kernel = layout, kernel
+        return x
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        return zero_padding(gradient, ctx.layout, kernel=ctx.kernel), None, None, None
+
+
+def _clear(x: torch.Tensor, layout: PackedLayout, known: HostRows | None, kernel: str | None) -> None:
+    if x.is_complex() or x.is_neg():
+        # 0 is 0, conjugated or not, and so the memory can be seen as it is.
+        x = x.conj() if x.is_conj() else x
+        x = torch._neg_view(x) if x.is_neg() else x
+    slots = Slots(layout.cu_seqlens_padded, layout.total_tokens, known and known.slots)
+    padding = PaddingRows(layout.cu_seqlens, slots, known and known.lengths, -1 if known is None else known.real)
+    choose(x.device, kernel).fill_padding_(x, padding, 0)
+
+
+def _refuse_leaf(x: torch.Tensor) -> None:
+    # Torch would say so too, but only after the rows were written.
+    if x.is_leaf or (x._is_view() and x._base is not None and x._base.is_leaf):
+        what = "a leaf" if x.is_leaf else "a view of a leaf"
+        raise GradientError(
+            f"x is {what} that requires a gradient, and cannot be changed in place; hint: use zero_padding"
+        )
