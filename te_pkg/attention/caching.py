@@ -179,12 +179,14 @@ class TensorCache(Kept):
         return self._miss(key, place, full_key)
 
     def clear(self) -> None:
+        """Forget every tensor and set the counts to 0."""
         with lock:
             forgotten, self._entries = self._entries, OrderedDict()
             self._hits = self._misses = self._bypasses = self._replaced = 0
         forgotten.clear()
 
     def info(self) -> CacheInfo:
+        """The counts, taken at one moment."""
         with lock:
             return CacheInfo(
                 hits=self._hits,

@@ -47,6 +47,7 @@ class CheckedOffsets(NamedTuple):
 
     @property
     def padding(self) -> Padding | None:
+        """The kinds of padding, or ``None`` where the host does not know."""
         if self.lengths is None or self.slot_offsets is None or self.real_tokens is None:
             return None
         return padding_of(self.lengths, self.slot_offsets, self.real_tokens, self.total_tokens)

@@ -43,6 +43,7 @@ class Slots:
         self.rows = rows
 
     def of(self, lengths: Sequence[int]) -> Sequence[int]:
+        """The rows of each slot, for lengths that the host knows."""
         if self.rows is not None:
             return [self.rows] * len(lengths)
         return lengths if self.multiple == 1 else [length + -length % self.multiple for length in lengths]

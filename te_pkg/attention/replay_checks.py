@@ -92,10 +92,12 @@ class ReplayCheck:
 
     @property
     def device(self) -> torch.device:
+        """Where the pair of offsets is."""
         return self._differing.device
 
     @property
     def nbytes(self) -> int:
+        """Memory that the check holds, in bytes."""
         return self._differing.nbytes
 
     def fits(self, cu_seqlens: torch.Tensor, cu_seqlens_padded: torch.Tensor) -> bool:

@@ -87,6 +87,7 @@ class Slots:
 
     @property
     def offsets(self) -> torch.Tensor:
+        """Where the slots begin, ``[b + 1]`` on the device; made when first wanted."""
         if not isinstance(self._offsets, torch.Tensor):
             self._offsets = self._offsets()
         return self._offsets
