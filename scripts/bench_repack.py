@@ -2,6 +2,7 @@
 
     python scripts/bench_repack.py                    a made wheel of 700 MB and one of 10 kB
     python scripts/bench_repack.py --wheel FILE       your own wheel
+    python scripts/bench_repack.py --skip wheel       without the slow peer
     python scripts/bench_repack.py --folder /dev/shm  where it works; RAM-backed by default where there is one
 
 The results are compared first: every output must be a right wheel with the payload of the input.
@@ -211,12 +212,13 @@ def main() -> int:
     parser.add_argument("--wheel", type=Path, help="time this wheel instead of made ones")
     parser.add_argument("--size", type=int, default=700, metavar="MB", help="size of the large made wheel")
     parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--skip", action="append", default=[], metavar="PEER", help="leave a peer out, such as 'wheel'")
     parser.add_argument("--folder", type=Path, help="where to work (default: RAM-backed where there is one)")
     arguments = parser.parse_args()
     base = arguments.folder or (Path("/dev/shm") if Path("/dev/shm").is_dir() else None)
     with tempfile.TemporaryDirectory(dir=base) as name:
         folder = Path(name)
-        runners = contenders(sys.executable)
+        runners = [each for each in contenders(sys.executable) if each.name.split()[0] not in arguments.skip]
         if arguments.wheel:
             measure("your wheel", arguments.wheel.resolve(), folder, runners, arguments.rounds)
             return 0
