@@ -46,6 +46,9 @@ def with_gpu(monkeypatch, script):
     monkeypatch.setattr(script, "gpu_names", lambda: ["NVIDIA Abacus"] * 2)
 
 
+needs_triton = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")
+
+
 class TestCommandLine:
     @pytest.mark.skipif(torch.cuda.is_available(), reason="has a GPU")
     def test_without_a_gpu_it_says_so_and_is_content(self, tmp_path):
@@ -80,6 +83,7 @@ class TestCommandLine:
         assert script.parse(["--device", "cuda"]).device == "cuda:0"
         assert script.parse(["--device", "cuda:1"]).device == "cuda:1"
 
+    @needs_triton
     @pytest.mark.parametrize(
         ("only", "ran"), [(None, ["checks", "speed"]), ("checks", ["checks"]), ("speed", ["speed"])]
     )
@@ -91,6 +95,7 @@ class TestCommandLine:
         assert script.main(["--only", only] if only else []) == 0
         assert seen == ran
 
+    @needs_triton
     def test_the_worse_of_both_is_the_exit_status(self, script, monkeypatch, with_gpu, capsys):
         monkeypatch.setattr(script, "run_checks", lambda seconds: 1)
         monkeypatch.setattr(script, "measure", lambda *_: [])
@@ -102,6 +107,7 @@ class TestCommandLine:
         assert script.main(["--device", "cuda:2"]) == 2
         assert capsys.readouterr().err == "error: there is no cuda:2, expected cuda:0 to cuda:1\n"
 
+    @needs_triton
     def test_the_machine_is_described(self, script, monkeypatch, with_gpu, capsys):
         monkeypatch.setattr(script, "run_checks", lambda seconds: 0)
         assert script.main(["--only", "checks", "--device", "cuda:1"]) == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import doctest
+import importlib.util
 import inspect
 import sys
 
@@ -20,6 +21,9 @@ from tests.attention.layouts import layouts, without_host_facts
 from tests.attention.no_sync import forbid_sync
 from tests.attention.row_moves import expected_rows, kernel_named, moves, poisoned_memory, random_rows, same_bits
 
+TRITON = pytest.param(
+    "triton", marks=pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")
+)
 SOURCE = PackedLayout.from_lengths([3, 0, 2], pad_to_multiple=4, total_tokens=9)
 TARGET = PackedLayout.from_lengths([3, 0, 2], pad_to_multiple=3)
 BATCH = PackedLayout.padded_batch([3, 0, 2], 4)
@@ -63,7 +67,7 @@ class TestRelayout:
         with pytest.raises(ArgumentTypeError, match=r"^fill is .*, expected a number that torch\.\w+ can hold$"):
             relayout(torch.zeros(9, dtype=dtype), SOURCE, TARGET, fill=fill)
 
-    @pytest.mark.parametrize("kernel", ["reference", "cpu", "triton"])
+    @pytest.mark.parametrize("kernel", ["reference", "cpu", TRITON])
     def test_a_kernel_of_ones_choice(self, kernel, monkeypatch):
         monkeypatch.setattr("te_pkg.attention.kernels._load", lambda name: kernel_named(name))
         x = torch.randn(9, 2, requires_grad=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import doctest
+import importlib.util
 import sys
 from collections.abc import Iterator
 from typing import Any
@@ -23,6 +24,9 @@ from tests.attention.layouts import LayoutCase, layouts, without_host_facts
 from tests.attention.no_sync import forbid_sync
 from tests.attention.row_moves import DTYPES, kernel_named, random_rows, same_bits
 
+TRITON = pytest.param(
+    "triton", marks=pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")
+)
 LAYOUT = PackedLayout.from_lengths([3, 0, 2], pad_to_multiple=4, total_tokens=11)
 REAL = [0, 1, 2, 4, 5]
 PADDING = [3, 6, 7, 8, 9, 10]
@@ -88,7 +92,7 @@ class TestValues:
         assert torch.equal(function(x.clone().conj(), LAYOUT), zero_padding(x, LAYOUT).conj())
         assert torch.equal(function(x.clone().conj().imag, LAYOUT), -zero_padding(x.imag, LAYOUT))
 
-    @pytest.mark.parametrize("kernel", ["reference", "cpu", "triton"])
+    @pytest.mark.parametrize("kernel", ["reference", "cpu", TRITON])
     def test_a_kernel_of_ones_choice(self, function, kernel, monkeypatch):
         monkeypatch.setattr("te_pkg.attention.kernels._load", lambda name: kernel_named(name))
         x = torch.randn(11, 2)
