@@ -3,9 +3,13 @@
 This file and ``__init__.py`` beside it parse on any Python, so that an old one says what is missing.
 """
 
+import signal
 import sys
 
 if __name__ == "__main__":
+    # Until the command line listens, an interrupt ends the process as the system does it: without a traceback.
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
     missing = ""
     if sys.version_info < (3, 11):  # noqa: UP036
         missing = "Python 3.11 or newer is needed, this is " + sys.version.split()[0]

@@ -111,7 +111,7 @@ def _facts_text(facts: WheelFacts) -> str:
         ("agrees", "yes" if facts.agrees else "no"),
         *[("", f"{finding.severity}: {finding}") for finding in facts.findings],
     ]
-    return "\n".join([str(facts.path), *(printable(f"  {label:<10} {value}") for label, value in rows)])
+    return "\n".join([printable(str(facts.path)), *(printable(f"  {label:<10} {value}") for label, value in rows)])
 
 
 def repack(arguments: argparse.Namespace, console: Console) -> int:

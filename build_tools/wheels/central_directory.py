@@ -221,6 +221,8 @@ class CentralDirectory:
         )
         if local is None:
             return member, offset
+        if clean and flags & fmt.DATA_DESCRIPTOR:
+            self._find("zip-flags", "its central header tells of a data descriptor, its local one does not", name)
         end = data_offset + compressed if clean else self._compare(member, raw_name, flags, local, head)
         if not plain and size < fmt.LIMIT_32 and compressed < fmt.LIMIT_32 and offset < fmt.LIMIT_32:
             self._find("zip-not-clean", "its central header has an extra field or a comment", name)

@@ -328,7 +328,7 @@ class _Tree:
         if node.target is not None and name not in self._own:
             mode = stat.S_IFLNK | 0o777
         else:
-            mode = stat.S_IFREG | (0o755 if node.info.st_mode & 0o111 else 0o644)
+            mode = stat.S_IFREG | (0o755 if node.info.st_mode & 0o111 and node.target is None else 0o644)
         return Entry(
             name=self._rename(name),
             method=fmt.DEFLATED,

@@ -215,6 +215,7 @@ ARCHIVE = [
         files={**PACKAGE, "demo/\u00e9.py": "", "demo/E\u0301.py": ""},
     ),
     _member("patched data", "zip-method", "0x20", Member("x", flags=0x20)),
+    _member("a streaming flag in one header alone", "zip-flags", "demo/a.py", Member("x", flags=8, local_flags=8)),
     _member("an UTF-8 flag in one header alone", "zip-flags", "demo/\u00e9.py", Member("x", local_flags=0x800)),
     _member("a ZIP64 field that no number needs", "zip-extra", "demo/a.py", Member("x", extra=b"\1\0\10\0" + bytes(8))),
     _member("an extra field that is cut", "zip-extra", "demo/a.py", Member("x", extra=b"UT\x09\0\1")),
