@@ -53,7 +53,7 @@ def out_faults(out: torch.Tensor | None, x: torch.Tensor, shape: tuple[int, ...]
             f"{name} requires a gradient, which cannot flow through out; hint: leave out away, or use torch.no_grad()"
         )
     faults = []
-    if tuple(out.shape) != shape:
+    if out.shape != shape:
         faults.append(f"out has shape {list(out.shape)}, expected {list(shape)}")
     if out.dtype != x.dtype:
         faults.append(f"out is {out.dtype}, expected {x.dtype} as x")
