@@ -292,7 +292,7 @@ def _batch_faults(layout: PackedLayout, batch: int, longest: int, what: str) -> 
     if batch != layout.num_sequences:
         faults.append(f"x has {batch} sequences, expected {layout.num_sequences} as layout")
     bound = layout.max_seqlen
-    if longest < bound and layout.lengths is not None and not is_traced():
+    if longest < bound and not is_traced() and layout.lengths is not None:
         bound = max(layout.lengths, default=0)  # less than an upper bound that the layout was given
     if longest < bound:
         faults.append(f"{what.format(longest)}, expected at least {bound}, the longest sequence of layout")
