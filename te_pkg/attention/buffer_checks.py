@@ -53,7 +53,7 @@ def out_faults(out: torch.Tensor | None, x: torch.Tensor, shape: tuple[int, ...]
             f"{name} requires a gradient, which cannot flow through out; hint: leave out away, or use torch.no_grad()"
         )
     faults = []
-    if tuple(out.shape) != shape:
+    if out.shape != shape:
         faults.append(f"out has shape {list(out.shape)}, expected {list(shape)}")
     if out.dtype != x.dtype:
         faults.append(f"out is {out.dtype}, expected {x.dtype} as x")
@@ -101,8 +101,10 @@ def refuse(faults: list[str]) -> None:
 
 def needs_copy(x: torch.Tensor, out: torch.Tensor) -> bool:
     """Whether a result made of ``x`` has to be complete before it is copied to ``out``, which passed the checks."""
-    if is_compiling() or (x.is_contiguous() and out.is_contiguous() and not x.is_complex()) or not is_plain(x, out):
+    if is_compiling() or not is_plain(x, out):
         return False
+    if x.is_contiguous() and out.is_contiguous() and not out.is_complex() and not out.is_neg():
+        return False  # mostly; those that overlap were refused
     # An operator cannot be given memory that has yet to be conjugated. And strided views of one buffer, such as the
     # queries and the keys of one projection, need not share an element.
     if out.is_conj() or out.is_neg():

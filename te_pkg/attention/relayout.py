@@ -132,7 +132,7 @@ def pack(
     if x.ndim < 2:
         refuse([f"x is {x.ndim}-D with shape {list(x.shape)}, expected [b, s, ...]"])
     batch, longest = x.shape[:2]
-    faults = _batch_faults(layout, batch, longest, f"x has {longest} rows for each sequence")
+    faults = _batch_faults(layout, batch, longest, "x has {} rows for each sequence")
     if layout.device != x.device:
         faults.append(f"x is on {x.device}, expected {layout.device} as layout")
     refuse(faults + out_faults(out, x, (layout.total_tokens, *x.shape[2:])))
@@ -180,7 +180,7 @@ def unpack(
     """
     longest = layout.max_seqlen if max_seqlen is None else integers(max_seqlen=max_seqlen)[0]
     batch = layout.num_sequences
-    faults = row_faults("x", x, layout, "layout") + _batch_faults(layout, batch, longest, f"max_seqlen is {longest}")
+    faults = row_faults("x", x, layout, "layout") + _batch_faults(layout, batch, longest, "max_seqlen is {}")
     shape = (batch, longest, *x.shape[1:])
     refuse(faults + out_faults(out, x, shape))
     if out is not None and not _is_flat(out):
@@ -292,10 +292,10 @@ def _batch_faults(layout: PackedLayout, batch: int, longest: int, what: str) -> 
     if batch != layout.num_sequences:
         faults.append(f"x has {batch} sequences, expected {layout.num_sequences} as layout")
     bound = layout.max_seqlen
-    if longest < bound and layout.lengths is not None and not is_traced():
+    if longest < bound and not is_traced() and layout.lengths is not None:
         bound = max(layout.lengths, default=0)  # less than an upper bound that the layout was given
     if longest < bound:
-        faults.append(f"{what}, expected at least {bound}, the longest sequence of layout")
+        faults.append(f"{what.format(longest)}, expected at least {bound}, the longest sequence of layout")
     return faults
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+import torch.autograd.forward_ad as forward_ad
 
 from te_pkg.attention.buffer_checks import GradientError, refuse, row_faults
 from te_pkg.attention.kernels import PaddingRows, Slots, choose
@@ -73,10 +74,11 @@ def zero_padding_(x: torch.Tensor, layout: PackedLayout, *, kernel: str | None =
         return x
     if known is not None and known.real == layout.total_tokens:
         return x
-    if not (torch.is_grad_enabled() and x.requires_grad):
+    if not (torch.is_grad_enabled() and x.requires_grad) and forward_ad._current_level < 0:
         _clear(x, layout, known, kernel)
         return x
-    _refuse_leaf(x)
+    if x.requires_grad:
+        _refuse_leaf(x)
     cleared: torch.Tensor = _ZeroPadding.apply(x, layout, known, kernel)  # type: ignore[no-untyped-call]
     return cleared
 
@@ -125,6 +127,10 @@ class _ZeroPadding(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         return zero_padding(gradient, ctx.layout, kernel=ctx.kernel), None, None, None
+
+    @staticmethod
+    def jvp(ctx: Any, tangent: torch.Tensor, *_: None) -> torch.Tensor:
+        return zero_padding_(tangent, ctx.layout, kernel=ctx.kernel)
 
 
 def _clear(x: torch.Tensor, layout: PackedLayout, known: HostRows | None, kernel: str | None) -> None:

@@ -189,6 +189,26 @@ class TestFill:
             assert x._version > 0
 
 
+@pytest.mark.parametrize("name", ["reference", "cpu"])
+def test_memory_that_is_not_aligned_for_its_elements(name):
+    rows = MANY.source.total_tokens
+    memory = bytearray(random_rows(rows * 3 * 8 + 1, (), torch.uint8).tolist())
+    x = torch.frombuffer(memory, dtype=torch.float64, offset=1).view(rows, 3)
+    for move in (MANY.known, MANY.unknown):
+        out = kernel_named(name).move_rows(x, move, 0.1)
+        assert same_bits(out, expected_rows(x, MANY.source_rows, MANY.target_rows, 0.1))
+
+
+def test_deterministic_algorithms_are_enough():
+    x = torch.randn(MANY.source.total_tokens, 256)
+    torch.use_deterministic_algorithms(True)
+    try:
+        for move in (MANY.known, MANY.known.back().back(), MANY.unknown):
+            assert torch.equal(cpu.move_rows(x, move, 0), expected_rows(x, MANY.source_rows, MANY.target_rows, 0))
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
 def test_many_gaps_are_filled_by_index():
     rows = Rows((1,) * 50, (3,) * 50, 151)
     layout = layout_of(rows)

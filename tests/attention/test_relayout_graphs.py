@@ -18,6 +18,9 @@ from te_pkg.attention import PackedLayout, pack, pad_rows, relayout, unpack, unp
 from tests.attention.layouts import without_host_facts
 from tests.attention.row_moves import moves
 
+# Torch warns of itself where it loads forward derivatives and inductor.
+pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
+
 SOURCE = PackedLayout.from_lengths([3, 0, 2], pad_to_multiple=4, total_tokens=9)
 TARGET = PackedLayout.from_lengths([3, 0, 2], pad_to_multiple=3)
 EMPTY = PackedLayout.from_lengths([0, 0], total_tokens=2)
@@ -46,7 +49,7 @@ class TestDerivatives:
     def test_first_and_second(self, way):
         function, shape = WAYS[way]
         x = torch.randn(shape, dtype=torch.float64, requires_grad=True)
-        assert torch.autograd.gradcheck(function, x)
+        assert torch.autograd.gradcheck(function, x, check_forward_ad=True)
         assert torch.autograd.gradgradcheck(function, x)
 
     @hypothesis.given(move=moves())
@@ -102,6 +105,8 @@ class TestDerivatives:
         batch = torch.randn(9, 5, 2)
         gradients = torch.vmap(torch.func.grad(loss), in_dims=1, out_dims=1)(batch)
         assert torch.equal(gradients, 2 * batch * SOURCE.token_mask()[:, None, None])
+        tangent = torch.func.jvp(lambda x: relayout(x, SOURCE, TARGET, fill=3), (x,), (x,))[1]
+        assert torch.equal(tangent, relayout(x, SOURCE, TARGET))
         moved = torch.vmap(lambda x: relayout(x, SOURCE, TARGET), in_dims=1, out_dims=1)(batch)
         assert torch.equal(moved, relayout(batch, SOURCE, TARGET))
 
@@ -203,7 +208,6 @@ class TestCompile:
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="needs a C++ compiler")
-@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")  # torch's own, of itself
 def test_inductor():
     function = lambda x, layout: (unpack(pack(x * 2, layout), layout, 4) + 1).square()  # noqa: E731
     compiled = torch.compile(function, fullgraph=True)

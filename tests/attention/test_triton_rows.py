@@ -16,6 +16,8 @@ pytestmark = pytest.mark.filterwarnings("ignore:TRITON_DEFAULT_FP_FUSION is unse
 
 WIDE = {"FLAT": True, "ROWS": 4, "COLUMNS": 512, "PERIOD": 0}
 NARROW = {"FLAT": False, "ROWS": 1024, "COLUMNS": 2, "PERIOD": 2}
+# Triton makes a constant of each number that is 1.
+ONES = dict.fromkeys(("row_words", "run_words", "across", "x_row", "x_run", "out_row", "out_run"), 1)
 ALIGNED = {"x", "out", "fill", "x_row", "out_row", "x_run", "out_run", "row_words", "run_words"}
 
 
@@ -40,13 +42,15 @@ def compiled(name: str, word: str, offset: str, constants: dict[str, object], *,
         for place, argument in enumerate(kernel.arg_names)
         if aligned and argument in ALIGNED
     }
+    constants = {name: value for name, value in constants.items() if name in types}
     source = ASTSource(fn=kernel, signature=types, constexprs=constants, attrs=attributes)
     return triton.compile(source, target=GPUTarget("cuda", 90, 32)).asm["ptx"]
 
 
 @pytest.mark.parametrize("name", ["_move_kernel", "_fill_kernel"])
 @pytest.mark.parametrize(
-    ("word", "offset", "constants"), [("i64", "i32", WIDE), ("u8", "i64", NARROW), ("i16", "i32", NARROW)]
+    ("word", "offset", "constants"),
+    [("i64", "i32", WIDE), ("u8", "i64", NARROW), ("i16", "i32", NARROW), ("i32", "i32", WIDE | ONES)],
 )
 def test_every_variant_compiles(name, word, offset, constants):
     assert "st.global" in compiled(name, word, offset, constants)

@@ -58,7 +58,7 @@ def move_rows(x: torch.Tensor, move: RowMove, fill: Fill, out: torch.Tensor | No
         if _prefers_slices(len(move.lengths), move.real):
             _copy_slices(x, out, spans_of(move.lengths, source, target))
         elif move.real == rows:
-            take_rows(x, real_rows(move.lengths, source, rows, x.device), out)
+            _take_real_rows(x, move.lengths, source, rows, out)
         elif move.real > 0:
             _move_by_index(x, out, move, source, target)
     return out
@@ -112,8 +112,7 @@ def _move_by_index(
 ) -> None:
     lengths, real = move.lengths or (), move.real
     if real < x.shape[0]:
-        taken = x.new_empty((real, *x.shape[1:]))
-        x = take_rows(x, real_rows(lengths, source, real, x.device), taken)
+        x = _take_real_rows(x, lengths, source, real, x.new_empty((real, *x.shape[1:])))
     rows, words = in_words(x, out)
     words.index_copy_(0, real_rows(lengths, target, real, x.device), rows)
 
@@ -133,16 +132,42 @@ def _move_unknown(x: torch.Tensor, out: torch.Tensor, move: RowMove, fill: Fill)
 
 def take_rows(x: torch.Tensor, index: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
     """``out[:] = x[index]`` for int64 ``[n]``, of any dtype with at least one element on either side; gives ``out``."""
+    source, target = _gatherable(x, out)
+    if source is None:
+        return _select_rows(x, index, out)
+    torch.gather(source, 0, index.unsqueeze(1).expand(-1, source.shape[1]), out=target)
+    return out
+
+
+def _take_real_rows(
+    x: torch.Tensor, lengths: tuple[int, ...], slots: Sequence[int], real: int, out: torch.Tensor
+) -> torch.Tensor:
+    source, target = _gatherable(x, out)
+    if source is None:
+        return _select_rows(x, real_rows(lengths, slots, real, x.device), out)
+    torch.gather(source, 0, real_rows(lengths, slots, real, x.device, source.shape[1]), out=target)
+    return out
+
+
+def _gatherable(x: torch.Tensor, out: torch.Tensor) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+    """Both as ``[t, n]`` of a dtype whose rows `gather` moves as a whole; None where that is not faster."""
     rows = x.shape[0]
-    if _GATHERS_ROWS and x.is_cpu and x.is_contiguous() and out.is_contiguous():
-        source, target = x.view(rows, -1), out.view(out.shape[0], -1)
-        if source.dtype not in _GATHERED:
-            source, target = in_words(x, out, widest=8)
-            floats = _FLOATS.get(source.dtype, source.dtype)
-            source, target = source.view(floats), target.view(floats)
-        if source.dtype in _GATHERED and source.nbytes >= rows * _GATHERED_BYTES:
-            torch.gather(source, 0, index.unsqueeze(1).expand(-1, source.shape[1]), out=target)
-            return out
+    if (
+        not _GATHERS_ROWS
+        or x.nbytes < rows * _GATHERED_BYTES
+        or not x.is_cpu
+        or not x.is_contiguous()
+        or not out.is_contiguous()
+    ):
+        return None, None
+    if x.dtype in _GATHERED:
+        return x.view(rows, -1), out.view(out.shape[0], -1)
+    source, target = in_words(x, out, widest=8)
+    floats = _FLOATS.get(source.dtype)
+    return (None, None) if floats is None else (source.view(floats), target.view(floats))
+
+
+def _select_rows(x: torch.Tensor, index: torch.Tensor, out: torch.Tensor) -> torch.Tensor:
     source, target = in_words(x, out)
     torch.index_select(source, 0, index, out=target)
     return out

@@ -63,15 +63,22 @@ def host_rows(layout: PackedLayout, x: torch.Tensor) -> HostRows | None:
     Raises:
         LayoutError: a ``ValueError``; the offsets were not checked when the layout was made, and are wrong.
     """
-    lengths, slots, real = layout.lengths, layout.slot_offsets, layout.real_tokens
-    if is_plain(x, layout.cu_seqlens):
+    if is_compiling():  # first, so that no length becomes a guard
+        return None
+    if is_plain(x):
         if capture.is_capturing() or x.is_meta:
             return None
-    elif is_compiling() or why_unreadable(layout.cu_seqlens, x) is not None:
+    elif why_unreadable(layout.cu_seqlens, x) is not None:
         return None
+    lengths, slots, real = layout.lengths, layout.slot_offsets, layout.real_tokens
     if lengths is None:
         # Whoever watches operations, under a mode, is to see those that run on a device too.
-        if layout.device.type != "cpu" or layout.num_sequences > _READ_SEQUENCES or is_tracing():
+        if (
+            layout.device.type != "cpu"
+            or layout.num_sequences > _READ_SEQUENCES
+            or is_tracing()
+            or not is_plain(layout.cu_seqlens)
+        ):
             return None
         lengths, slots = _read(layout)
         real = sum(lengths)

@@ -12,6 +12,7 @@ from __future__ import annotations
 from typing import Any, cast
 
 import torch
+import torch.autograd.forward_ad as forward_ad
 from torch._C import _functorch, _len_torch_dispatch_stack
 from torch.compiler import is_compiling
 
@@ -29,19 +30,17 @@ def move_rows(
     Differentiable twice if ``out`` is None. ``out`` shares no memory with ``x`` and is not conjugated lazily.
     """
     if is_plain(x):
-        if out is None and x.requires_grad and torch.is_grad_enabled():
+        if out is None and ((x.requires_grad and torch.is_grad_enabled()) or forward_ad._current_level >= 0):
             return cast(torch.Tensor, _Move.apply(x, move, fill, kernel))  # type: ignore[no-untyped-call]
         return _run(x, move, fill, kernel, out)
-    if is_compiling() or _functorch.peek_interpreter_stack() is None or _len_torch_dispatch_stack():
-        # What the host knows would become a constant of the program.
-        offsets = (move.cu_seqlens, move.source.offsets, move.target.offsets)
-        if out is None:
-            return cast(torch.Tensor, _relayout(x, *offsets, move.target.rows, fill, kernel or ""))
+    # What the host knows would become a constant of the program.
+    offsets = (move.cu_seqlens, move.source.offsets, move.target.offsets)
+    if out is not None:
         _relayout_out(x, *offsets, fill, kernel or "", out)
         return out
-    if out is None:
-        return cast(torch.Tensor, _MoveUnderFunctorch.apply(x, move, fill, kernel))  # type: ignore[no-untyped-call]
-    return _run(x, move, fill, kernel, out)
+    if is_compiling() or _functorch.peek_interpreter_stack() is None or _len_torch_dispatch_stack():
+        return cast(torch.Tensor, _relayout(x, *offsets, move.target.rows, fill, kernel or ""))
+    return cast(torch.Tensor, _MoveUnderFunctorch.apply(x, move, fill, kernel))  # type: ignore[no-untyped-call]
 
 
 def _run(
@@ -54,12 +53,16 @@ def _run(
 class _Move(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, move: RowMove, fill: Fill, kernel: str | None) -> torch.Tensor:
-        _remember(ctx, x, move, kernel)
+        _remember(ctx, move, kernel)
         return _run(x, move, fill, kernel)
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         return _move_back(ctx, gradient), None, None, None
+
+    @staticmethod
+    def jvp(ctx: Any, tangent: torch.Tensor, *_: None) -> torch.Tensor:
+        return move_rows(tangent, ctx.move, 0, ctx.kernel)
 
 
 class _MoveUnderFunctorch(torch.autograd.Function):
@@ -71,19 +74,23 @@ class _MoveUnderFunctorch(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
-        x, move, _, kernel = inputs
-        _remember(ctx, x, move, kernel)
+        _, move, _, kernel = inputs
+        _remember(ctx, move, kernel)
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         return _move_back(ctx, gradient), None, None, None
 
     @staticmethod
+    def jvp(ctx: Any, tangent: torch.Tensor, *_: None) -> torch.Tensor:
+        return move_rows(tangent, ctx.move, 0, ctx.kernel)
+
+    @staticmethod
     def vmap(info: Any, in_dims: tuple[Any, ...], x: torch.Tensor, *rest: Any) -> tuple[torch.Tensor, int]:
         return _MoveUnderFunctorch.apply(x.movedim(in_dims[0], 1), *rest), 1  # type: ignore[no-untyped-call]
 
 
-def _remember(ctx: Any, x: torch.Tensor, move: RowMove, kernel: str | None) -> None:
+def _remember(ctx: Any, move: RowMove, kernel: str | None) -> None:
     # Saved as tensors, so that torch notices if somebody changes them before the way back.
     ctx.save_for_backward(move.cu_seqlens, move.source.given, move.target.given)
     ctx.move, ctx.kernel = move, kernel

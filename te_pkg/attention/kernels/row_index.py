@@ -50,15 +50,17 @@ def gaps_of(lengths: Sequence[int], slots: Sequence[int], rows: int) -> list[tup
     return gaps
 
 
-def real_rows(lengths: tuple[int, ...], slots: Sequence[int], real: int, device: torch.device) -> torch.Tensor:
-    """int64 ``[real]``: the real rows in order. Not to be changed.
+def real_rows(
+    lengths: tuple[int, ...], slots: Sequence[int], real: int, device: torch.device, columns: int = 0
+) -> torch.Tensor:
+    """int64 ``[real]``: the real rows in order; with ``columns``, ``[real, columns]``, each in all. Not to be changed.
 
     >>> real_rows((3, 2), (0, 4, 8), 5, torch.device("cpu"))
     tensor([0, 1, 2, 4, 5])
     """
     if real > _KEPT_ROWS:
-        return _make_real_rows(lengths, slots, real, device=device)
-    return _real_rows.get((lengths, slots, real), device)
+        return _make_real_rows(lengths, slots, real, columns, device=device)
+    return _real_rows.get((lengths, slots, real, columns), device)
 
 
 def padding_rows(lengths: tuple[int, ...], slots: Sequence[int], rows: int, device: torch.device) -> torch.Tensor:
@@ -72,8 +74,11 @@ def padding_rows(lengths: tuple[int, ...], slots: Sequence[int], rows: int, devi
     return _padding_rows.get((lengths, slots, rows), device)
 
 
-def _make_real_rows(lengths: tuple[int, ...], slots: Sequence[int], real: int, *, device: torch.device) -> torch.Tensor:
-    return _ranges(slots[: len(lengths)], lengths, real, device)
+def _make_real_rows(
+    lengths: tuple[int, ...], slots: Sequence[int], real: int, columns: int, *, device: torch.device
+) -> torch.Tensor:
+    rows = _ranges(slots[: len(lengths)], lengths, real, device)
+    return rows.unsqueeze(1).expand(-1, columns) if columns else rows
 
 
 def _make_padding_rows(

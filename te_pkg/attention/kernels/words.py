@@ -58,7 +58,8 @@ def in_words(*tensors: torch.Tensor, widest: int = 16) -> list[torch.Tensor]:
         distances.append(tensor.data_ptr())
         distances += (tensor.stride(i) * first.itemsize for i in range(merged) if tensor.shape[i] > 1)
     common = math.gcd(*distances)
-    word = _WORDS[max(size for size in _WORDS if size <= widest and common % size == 0)]
+    # Memory that another library brought may not even be aligned for its elements, which torch takes as it is.
+    word = _WORDS[max(min(first.itemsize, widest), *(size for size in _WORDS if size <= widest and common % size == 0))]
     return [(tensor.flatten(merged) if merged < tensor.ndim else tensor.unsqueeze(-1)).view(word) for tensor in tensors]
 
 
