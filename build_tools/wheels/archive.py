@@ -104,19 +104,19 @@ class Archive:
                 header says. Raised as soon as it is seen: never more than ``member.size`` bytes
                 come out.
         """
-        if member.method not in (fmt.STORED, fmt.DEFLATED):
-            raise self._data_error(member, f"its compression method {member.method} is not allowed in a wheel")
+        if member.entry.method not in (fmt.STORED, fmt.DEFLATED):
+            raise self._data_error(member, f"its compression method {member.entry.method} is not allowed in a wheel")
         crc = size = 0
         raw = self._raw(member)
-        for data in self._inflate(member, raw) if member.method == fmt.DEFLATED else raw:
+        for data in self._inflate(member, raw) if member.entry.method == fmt.DEFLATED else raw:
             crc, size = zlib.crc32(data, crc), size + len(data)
             if size > member.size:
                 raise self._data_error(member, f"it inflates to more than the {member.size} bytes of its header")
             yield data
         if size != member.size:
             raise self._data_error(member, f"it inflates to {size} bytes, its header says {member.size}")
-        if crc != member.crc:
-            raise self._data_error(member, f"its CRC is {crc:08x}, its header says {member.crc:08x}")
+        if crc != member.entry.crc:
+            raise self._data_error(member, f"its CRC is {crc:08x}, its header says {member.entry.crc:08x}")
 
     def _raw(self, member: Member) -> Iterator[bytes]:
         offset = member.data_offset
@@ -169,7 +169,7 @@ class Archive:
         for member in self.members:
             if member.is_dir and member.size:
                 self._find("zip-name-conflict", f"a folder, yet it holds {member.size} bytes", member.name)
-            if member.is_symlink:
+            if member.entry.is_symlink:
                 self._find("zip-symlink", "it is a symlink, which pip and uv unpack as a text file", member.name)
                 target = self._link_target(member)
                 if target is not None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 import os
 import zlib
-from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from build_tools.errors import WheelError
 from build_tools.wheels import zip_format as fmt
@@ -27,8 +27,7 @@ _NO_KERNEL_COPY = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Content:
+class Content(NamedTuple):
     """New data for a member: its header facts and its compressed bytes."""
 
     entry: Entry
@@ -38,7 +37,7 @@ class Content:
     def make(cls, entry: Entry, data: bytes) -> Content:
         """Compress ``data`` as ``entry.method`` says; sizes and CRC of ``entry`` are replaced."""
         compressed = deflate(data) if entry.method == fmt.DEFLATED else data
-        sized = replace(entry, crc=zlib.crc32(data), compressed_size=len(compressed), size=len(data))
+        sized = entry._replace(crc=zlib.crc32(data), compressed_size=len(compressed), size=len(data))
         return cls(sized, compressed)
 
 
@@ -60,10 +59,10 @@ class ArchiveWriter:
     def keep(self, archive: Archive, member: Member, name: str) -> None:
         """Take ``member`` over under ``name``, its compressed bytes as they are."""
         if member.clean and member.name == name:
-            self._enter(member)
+            self._enter(member.entry)
             self._copy(archive, member.header_offset, member.end)
             return
-        renamed = replace(member, name=name)
+        renamed = member.entry._replace(name=name)
         self._enter(renamed)
         self._append(fmt.local_header(renamed))
         self._copy(archive, member.data_offset, member.end)
@@ -92,7 +91,7 @@ class ArchiveWriter:
         """
         entry, start = self._open
         room = len(fmt.local_header(entry))
-        entry = replace(entry, crc=crc, compressed_size=self._position - start - room, size=size)
+        entry = entry._replace(crc=crc, compressed_size=self._position - start - room, size=size)
         header = fmt.local_header(entry)
         if len(header) != room:
             raise WheelError(f"{entry.name}: the file changed its size while it was read")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from build_tools.wheels import zip_format as fmt
 from build_tools.wheels.finding import Finding
@@ -19,24 +19,40 @@ MAX_CENTRAL_SIZE = 128 << 20
 """Bytes of the central directory; both bounds keep a hostile file from taking all memory."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Member(Entry):
+class Member(NamedTuple):
     """A member of an archive that was read.
 
     Attributes:
+        entry: what its central header says.
         header_offset, data_offset: where its local header and its compressed data start.
         clean: its local header is byte for byte what this tooling writes, with the data right
             behind it, so header and data can be copied as one.
     """
 
+    entry: Entry
     header_offset: int
     data_offset: int
     clean: bool
 
     @property
+    def name(self) -> str:
+        """Its path in the archive."""
+        return self.entry.name
+
+    @property
+    def size(self) -> int:
+        """Its bytes, uncompressed."""
+        return self.entry.size
+
+    @property
+    def is_dir(self) -> bool:
+        """Whether it is a directory entry."""
+        return self.entry.name.endswith("/")
+
+    @property
     def end(self) -> int:
         """Where its compressed data ends."""
-        return self.data_offset + self.compressed_size
+        return self.data_offset + self.entry.compressed_size
 
 
 class CentralDirectory:
@@ -204,21 +220,8 @@ class CentralDirectory:
             expected = fmt.pack_local(name, needed, method, dos_time, crc, compressed, size)
             data_offset = offset + fmt.LOCAL.size + local[8] + local[9]
             clean = head.startswith(expected) and data_offset == offset + len(expected)
-        member = Member(
-            name=name,
-            method=method,
-            crc=crc,
-            compressed_size=compressed,
-            size=size,
-            dos_time=dos_time,
-            made_by=made_by,
-            needed=needed,
-            internal_attr=internal,
-            external_attr=external,
-            header_offset=offset,
-            data_offset=data_offset,
-            clean=clean,
-        )
+        entry = Entry(name, method, crc, compressed, size, dos_time, made_by, needed, internal, external)
+        member = Member(entry, offset, data_offset, clean)
         if local is None:
             return member, offset
         if clean and flags & fmt.DATA_DESCRIPTOR:
@@ -239,8 +242,8 @@ class CentralDirectory:
         if name_length != len(raw_name) or head[fmt.LOCAL.size : fmt.LOCAL.size + name_length] != raw_name:
             found = self._read_at(member.header_offset + fmt.LOCAL.size, name_length)
             wrong.append(f"name {found.decode(errors='replace')!r}")
-        if method != member.method:
-            wrong.append(f"method {method}, not {member.method}")
+        if method != member.entry.method:
+            wrong.append(f"method {method}, not {member.entry.method}")
         at = member.header_offset + fmt.LOCAL.size + name_length
         extra = self._read_at(at, extra_length) if extra_length else b""
         large = size == fmt.LIMIT_32 or compressed == fmt.LIMIT_32
@@ -263,8 +266,8 @@ class CentralDirectory:
                 wrong.append("a data descriptor with other numbers")
             end += width or 0
         for what, here, there in (
-            ("CRC", crc, member.crc),
-            ("compressed size", compressed, member.compressed_size),
+            ("CRC", crc, member.entry.crc),
+            ("compressed size", compressed, member.entry.compressed_size),
             ("size", size, member.size),
         ):
             if here != there and not (streamed and here == 0):
@@ -282,7 +285,7 @@ class CentralDirectory:
             for form in ("<LLL", "<LQQ"):
                 body = struct.Struct(form)
                 try:
-                    expected = signature + body.pack(member.crc, member.compressed_size, member.size)
+                    expected = signature + body.pack(member.entry.crc, member.entry.compressed_size, member.size)
                 except struct.error:
                     continue
                 if raw.startswith(expected):

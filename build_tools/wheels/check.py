@@ -60,7 +60,7 @@ def _check_hashes(wheel: Wheel) -> list[Finding]:
         if finding.code in ("zip-encrypted", "zip-method", "zip-header-mismatch", "zip-truncated", "zip-data")
     }
     for member in wheel.archive.members:
-        if member.name in unreadable or member.method not in (fmt.STORED, fmt.DEFLATED):
+        if member.name in unreadable or member.entry.method not in (fmt.STORED, fmt.DEFLATED):
             continue
         row = rows.get(member.name)
         algorithm = row.digest.partition("=")[0] if row else ""

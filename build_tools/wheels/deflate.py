@@ -12,8 +12,7 @@ import os
 import zlib
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -26,8 +25,7 @@ _DICTIONARY = 32 << 10
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class Summary:
+class Summary(NamedTuple):
     """What is known of a file once all of it was read."""
 
     crc: int
@@ -35,8 +33,7 @@ class Summary:
     sha256: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Piece(Generic[T]):
+class Piece(NamedTuple, Generic[T]):
     """The next compressed bytes of ``source``; ``summary`` stands on its last piece."""
 
     source: T

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
+from typing import Any, NamedTuple, Self
 
 from build_tools.errors import EditError, Faults, ReleaseError
 from build_tools.version import parse_local, parse_version
@@ -16,8 +16,22 @@ from build_tools.wheels.member_names import is_odd, is_unsafe
 from build_tools.wheels.name import TAG_KINDS, check_build_tag, normalize_name, parse_tag_set
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WheelEdit:
+class _WheelEdit(NamedTuple):
+    name: str | None
+    version: str | None
+    local: str | None
+    build: str | None
+    python_tag: str | None
+    abi_tag: str | None
+    platform_tag: str | None
+    set: tuple[str, ...]
+    add: tuple[str, ...]
+    remove: tuple[str, ...]
+    add_file: tuple[str, ...]
+    remove_file: tuple[str, ...]
+
+
+class WheelEdit(_WheelEdit):
     """Changes to make to a wheel; ``None`` and ``()`` leave a thing as it is.
 
     Attributes:
@@ -39,23 +53,41 @@ class WheelEdit:
     'cu128'
     """
 
-    name: str | None = None
-    version: str | None = None
-    local: str | None = None
-    build: str | None = None
-    python_tag: str | None = None
-    abi_tag: str | None = None
-    platform_tag: str | None = None
-    set: tuple[str, ...] = ()
-    add: tuple[str, ...] = ()
-    remove: tuple[str, ...] = ()
-    add_file: tuple[str, ...] = ()
-    remove_file: tuple[str, ...] = ()
+    __slots__ = ()
 
-    def __post_init__(self) -> None:
-        for field in ("set", "add", "remove", "add_file", "remove_file"):
-            values = getattr(self, field)
-            object.__setattr__(self, field, (values,) if isinstance(values, str) else tuple(values))
+    def __new__(
+        cls,
+        *,
+        name: str | None = None,
+        version: str | None = None,
+        local: str | None = None,
+        build: str | None = None,
+        python_tag: str | None = None,
+        abi_tag: str | None = None,
+        platform_tag: str | None = None,
+        set: str | Iterable[str] = (),
+        add: str | Iterable[str] = (),
+        remove: str | Iterable[str] = (),
+        add_file: str | Iterable[str] = (),
+        remove_file: str | Iterable[str] = (),
+    ) -> Self:
+        """Check every value."""
+        texts = (name, version, local, build, python_tag, abi_tag, platform_tag)
+        lists = [
+            (values,) if isinstance(values, str) else tuple(values)
+            for values in (set, add, remove, add_file, remove_file)
+        ]
+        edit = super().__new__(cls, *texts, *lists)
+        edit._check()
+        return edit
+
+    def _replace(self, **changes: Any) -> Self:
+        return type(self)(**{**self._asdict(), **changes})  # checked as well
+
+    def __getnewargs_ex__(self) -> tuple[tuple[()], dict[str, Any]]:
+        return (), self._asdict()  # for copy and pickle: all arguments are keywords
+
+    def _check(self) -> None:
         faults = Faults()
 
         def check(function: Callable[[str], object], *values: str | None) -> None:

@@ -10,8 +10,8 @@ projects, CM core metadata, ZIP the archive rules that indexes and installers en
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from enum import StrEnum
+from typing import NamedTuple
 
 
 class Severity(StrEnum):
@@ -21,8 +21,7 @@ class Severity(StrEnum):
     WARNING = "warning"
 
 
-@dataclass(frozen=True, slots=True)
-class Rule:
+class Rule(NamedTuple):
     """A rule: its stable code, where it stands, and what happens to a wheel that breaks it."""
 
     code: str
@@ -33,8 +32,7 @@ class Rule:
     """Whether ``repack`` refuses the wheel: it could not be rewritten without guessing."""
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
+class Finding(NamedTuple):
     """One breach of one rule.
 
     Attributes:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import zip_longest
+from typing import NamedTuple
 
 from packaging.version import Version
 
@@ -16,8 +16,7 @@ from build_tools.wheels.name import WheelName
 from build_tools.wheels.requires import follow
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
+class Change(NamedTuple):
     """One thing that a rewrite changes.
 
     Attributes:

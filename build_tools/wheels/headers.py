@@ -11,8 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Self
+from typing import NamedTuple, Self
 
 from build_tools.errors import EditError, WheelError
 
@@ -22,8 +21,7 @@ _FIELD = re.compile(rb"[\x21-\x39\x3b-\x7e]+:")
 _BREAKS = re.compile("[\x00-\x08\x0a-\x1f\x7f\x85\u2028\u2029]")
 
 
-@dataclass(frozen=True, slots=True)
-class Field:
+class Field(NamedTuple):
     """One header: its name as spelled, and its bytes with every continuation line and line end."""
 
     name: str
@@ -40,8 +38,7 @@ class Field:
         return self.name.lower() == name.lower()
 
 
-@dataclass(frozen=True, slots=True)
-class Headers:
+class Headers(NamedTuple):
     """A header block and what follows it.
 
     Attributes:
@@ -146,7 +143,7 @@ class Headers:
         """Give a last line that ended with the file a line end where something follows it now."""
         ended = [
             field if field.raw.endswith(b"\n") or (index == len(fields) - 1 and not self.body)
-            else replace(field, raw=field.raw + self.line_end)
+            else field._replace(raw=field.raw + self.line_end)
             for index, field in enumerate(fields)
         ]  # fmt: skip
         return Headers(tuple(ended), self.body)

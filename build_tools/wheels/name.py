@@ -10,16 +10,15 @@ the variant label is that of PEP 825 (draft).
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable
 from functools import partial
 from itertools import product
 from math import prod
-from typing import NewType
+from typing import Any, NamedTuple, NewType, Self
 
 from packaging.version import Version
 
-from build_tools.errors import VersionError, WheelNameError
+from build_tools.errors import Faults, VersionError, WheelNameError
 from build_tools.version import parse_version
 
 NormalizedName = NewType("NormalizedName", str)
@@ -115,8 +114,17 @@ def check_build_tag(text: str) -> str:
     return text
 
 
-@dataclass(frozen=True, slots=True)
-class WheelName:
+class _WheelName(NamedTuple):
+    project: str
+    version: Version
+    build: str
+    python: tuple[str, ...]
+    abi: tuple[str, ...]
+    platform: tuple[str, ...]
+    variant: str | None
+
+
+class WheelName(_WheelName):
     """The name of a wheel: valid, its tags in normal form. What it cannot be is refused with every fault.
 
     Attributes:
@@ -131,35 +139,36 @@ class WheelName:
     ('demo_pkg-1.0-7-py3-none-any.whl', 'demo_pkg-1.0.dist-info')
     """
 
-    project: str
-    version: Version
-    build: str = ""
-    python: tuple[str, ...] = ("py3",)
-    abi: tuple[str, ...] = ("none",)
-    platform: tuple[str, ...] = ("any",)
-    variant: str | None = None
+    __slots__ = ()
 
-    def __post_init__(self) -> None:
-        faults: list[str] = []
-        checks: list[tuple[Callable[[str], object], str]] = [(normalize_name, self.project)]
-        if self.build:
-            checks.append((check_build_tag, self.build))
-        for kind in TAG_KINDS:
-            checks.append((partial(self._normalize_tags, kind), ".".join(getattr(self, kind))))
-        if self.variant is not None:
-            checks.append((_check_variant, self.variant))
-        for check, text in checks:
-            try:
-                check(text)
-            except WheelNameError as error:
-                faults += error.faults
-        if not faults and len(self.python) * len(self.abi) * len(self.platform) > MAX_TAGS:
-            faults.append(f"the tag set stands for more than {MAX_TAGS} tags")
-        if faults:
-            raise WheelNameError(faults)
+    def __new__(
+        cls,
+        project: str,
+        version: Version,
+        build: str = "",
+        python: Iterable[str] = ("py3",),
+        abi: Iterable[str] = ("none",),
+        platform: Iterable[str] = ("any",),
+        variant: str | None = None,
+    ) -> Self:
+        """Check and normalise the parts."""
+        faults = Faults()
+        faults.attempt(partial(normalize_name, project))
+        if build:
+            faults.attempt(partial(check_build_tag, build))
+        pythons, abis, platforms = (
+            faults.attempt(partial(parse_tag_set, ".".join(atoms), kind)) or ()
+            for kind, atoms in zip(TAG_KINDS, (python, abi, platform), strict=True)
+        )
+        if variant is not None:
+            faults.attempt(partial(_check_variant, variant))
+        if len(pythons) * len(abis) * len(platforms) > MAX_TAGS:
+            faults.errors.append(WheelNameError(f"the tag set stands for more than {MAX_TAGS} tags"))
+        faults.raise_any(WheelNameError)
+        return super().__new__(cls, project, version, build, pythons, abis, platforms, variant)
 
-    def _normalize_tags(self, kind: str, text: str) -> None:
-        object.__setattr__(self, kind, parse_tag_set(text, kind))
+    def _replace(self, **changes: Any) -> Self:
+        return type(self)(**{**self._asdict(), **changes})  # checked as well
 
     @classmethod
     def parse(cls, filename: str) -> WheelName:

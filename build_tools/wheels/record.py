@@ -14,8 +14,7 @@ import hashlib
 import io
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
-from typing import Self
+from typing import NamedTuple, Self
 
 from build_tools.wheels.finding import Finding
 
@@ -29,8 +28,7 @@ _WEAK = {"md5", "sha1", "sha224"}
 _UNSAFE = re.compile(r"\A/|\A[A-Za-z]:|\\|(?:\A|/)\.{0,2}(?:/|\Z)")
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(NamedTuple):
     """One row: a path, its digest as ``algorithm=text`` (or ``""``), its size (or ``None``).
 
     ``raw`` is the line as it was read, without its line end; ``None`` for a row that is new.
@@ -58,8 +56,7 @@ class Row:
         return line.getvalue()
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
+class Record(NamedTuple):
     """The rows of a RECORD in order, and how its lines end."""
 
     rows: tuple[Row, ...]

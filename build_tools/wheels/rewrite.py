@@ -10,9 +10,9 @@ import hashlib
 import os
 import stat
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
+from typing import NamedTuple
 
 from build_tools.errors import EditError, Faults, FileError, OutputExistsError, WheelError
 from build_tools.version import parse_version, with_local
@@ -32,8 +32,16 @@ from build_tools.wheels.wheel import SIGNATURES, SoundWheel, Wheel
 from build_tools.wheels.zip_format import Entry
 
 
-@dataclass(frozen=True)
-class Repacked:
+class _Repacked(NamedTuple):
+    source: Path
+    path: Path
+    changes: tuple[Change, ...]
+    written: bool
+    size: int | None
+    findings: tuple[Finding, ...] = ()
+
+
+class Repacked(_Repacked):
     """What a rewrite made.
 
     Attributes:
@@ -45,13 +53,6 @@ class Repacked:
         size: bytes of the output; ``None`` in a dry run.
         findings: what `te-wheel check` says of the output, none of it blocking; empty in a dry run.
     """
-
-    source: Path
-    path: Path
-    changes: tuple[Change, ...]
-    written: bool
-    size: int | None
-    findings: tuple[Finding, ...] = ()
 
     @cached_property
     def sha256(self) -> str | None:
@@ -139,8 +140,7 @@ def _is_same_file(one: Path, other: Path) -> bool:
         return False
 
 
-@dataclass(frozen=True, slots=True)
-class _Added:
+class _Added(NamedTuple):
     """A file that goes into the wheel."""
 
     path: Path
@@ -259,7 +259,7 @@ class Rewrite:
 
     def _added(self) -> dict[str, _Added]:
         metadata = self._wheel.archive.by_name[self._wheel.member("METADATA")]
-        time = metadata.dos_time if self._epoch is None else self._epoch
+        time = metadata.entry.dos_time if self._epoch is None else self._epoch
         added: dict[str, _Added] = {}
         faults = Faults()
         for pair in self._edit.add_file:
@@ -291,18 +291,8 @@ class Rewrite:
 
     def _entry(self, member: Member, name: str) -> Entry:
         """The headers of new content in place of ``member``."""
-        return Entry(
-            name=name,
-            method=member.method,
-            crc=0,
-            compressed_size=0,
-            size=0,
-            dos_time=member.dos_time if self._epoch is None else self._epoch,
-            made_by=member.made_by,
-            needed=member.needed,
-            internal_attr=member.internal_attr,
-            external_attr=member.external_attr,
-        )
+        time = member.entry.dos_time if self._epoch is None else self._epoch
+        return member.entry._replace(name=name, dos_time=time)
 
     # -- writing ------------------------------------------------------------------------------
 
@@ -340,7 +330,7 @@ class Rewrite:
             if name in todo:
                 rows.append(todo.pop(name))
             else:
-                rows.append(row if name == row.path else replace(row, path=name, raw=None))
+                rows.append(row if name == row.path else row._replace(path=name, raw=None))
         at = len(rows) - 1 if rows and rows[-1].path == own else len(rows)
         rows[at:at] = todo.values()
         return Record(tuple(rows), self._wheel.record.line_end)

@@ -79,14 +79,14 @@ def _write_tree(wheel: Wheel, root: Path) -> None:
         algorithm = rows.get(member.name, "").partition("=")[0]
         digest = hashlib.new(algorithm) if algorithm in DIGEST_SIZES else None
         # A link to nothing cannot be made; what installers make of it is an empty file.
-        if member.is_symlink and member.size:
+        if member.entry.is_symlink and member.size:
             data = archive.read(member, member.size)
             links.append((member.name, data.decode()))
             if digest:
                 digest.update(data)
         else:
             # The umask of the user takes its part of these bits, as for any new file.
-            mode = 0o777 if member.mode & 0o111 else 0o666
+            mode = 0o777 if member.entry.mode & 0o111 else 0o666
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0) | getattr(os, "O_NOFOLLOW", 0)
             fd = os.open(root / member.name, flags, mode)
             try:

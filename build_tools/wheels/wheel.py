@@ -10,12 +10,11 @@ import os
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from functools import partial
 from itertools import product
 from pathlib import Path
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import NamedTuple, Self, TypeVar
 
 from packaging.version import Version
 
@@ -45,8 +44,7 @@ _REQUIRED = {"metadata-version", "name", "version"}
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class SoundWheel:
+class SoundWheel(NamedTuple):
     """A wheel that has no blocking finding, with all its parts; made by :meth:`Wheel.require_sound`.
 
     It is as long-lived as the archive, which stays open with the :class:`Wheel`.
@@ -252,7 +250,7 @@ class Wheel:
             return None
         if any(finding.member == member.name and finding.code == "zip-encrypted" for finding in self.findings):
             return None
-        if member.is_symlink:
+        if member.entry.is_symlink:
             self._find("dist-info-file", f"{file} is a symlink, expected a file", member.name)
             return None
         try:

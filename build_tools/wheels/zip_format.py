@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import stat
 import struct
-from dataclasses import dataclass
+from typing import NamedTuple
 
 STORED, DEFLATED = 0, 8
 
@@ -46,8 +46,7 @@ LOCATOR = struct.Struct("<4sLQL")
 _UNIX = 3 << 8
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
+class Entry(NamedTuple):
     """What the headers of one archive member say.
 
     Attributes:
@@ -70,11 +69,6 @@ class Entry:
     needed: int = 20
     internal_attr: int = 0
     external_attr: int = (stat.S_IFREG | 0o644) << 16
-
-    @property
-    def is_dir(self) -> bool:
-        """Whether it is a directory entry."""
-        return self.name.endswith("/")
 
     @property
     def mode(self) -> int:
