@@ -15,6 +15,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any, NoReturn
 
 from build_tools import commands
@@ -25,10 +26,35 @@ from build_tools.errors import ReleaseError, UsageError
 _REPEATED = {
     "wheels", "files", "set", "add", "remove", "add_file", "remove_file", "imports", "requires", "only"
 }  # fmt: skip
+_PATHS = {
+    "wheels": "WHEEL", "wheel": "WHEEL", "files": "FILE", "folder": "DIR", "src": "SRC", "project": "SRC",
+    "out_dir": "-o", "dest": "-d", "file": "--file", "built": "--wheel",
+}  # fmt: skip
 _SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
 
 
+class _HelpFormatter(argparse.HelpFormatter):
+    """Made once for each argument; left to itself it would import shutil, bz2 and lzma to learn the width."""
+
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, width=_terminal_width() - 2)
+
+
+@cache
+def _terminal_width() -> int:
+    columns = os.environ.get("COLUMNS", "")
+    if columns.isdecimal() and int(columns):
+        return int(columns)
+    try:
+        return os.get_terminal_size(sys.__stdout__.fileno() if sys.__stdout__ else 1).columns or 80
+    except (OSError, ValueError):
+        return 80
+
+
 class _Parser(argparse.ArgumentParser):
+    def __init__(self, **options: Any) -> None:
+        super().__init__(formatter_class=_HelpFormatter, **options)
+
     def error(self, message: str) -> NoReturn:
         raise UsageError(message, hint=f"see `{self.prog} --help`")
 
@@ -70,10 +96,15 @@ def _encode(error: UnicodeError) -> tuple[str | bytes, int]:
 
 
 def _interrupt(number: int, frame: object) -> NoReturn:
-    # The first one is enough: another must not stop the cleaning up.
+    # The first one is enough: another must not stop the cleaning up. By a function: SIG_IGN would make Python
+    # complain of one that came a moment before.
     for each in _SIGNALS:
-        signal.signal(each, signal.SIG_IGN)
+        signal.signal(each, _pass_by)
     raise KeyboardInterrupt
+
+
+def _pass_by(number: int, frame: object) -> None:
+    pass
 
 
 def main(argv: Sequence[str]) -> int:
@@ -109,11 +140,14 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _check_values(arguments: argparse.Namespace) -> None:
-    """Refuse ``--name=--``, which argparse before Python 3.12 takes for no value at all."""
+    """Refuse ``--name=--``, which argparse before Python 3.12 takes for no value, and a path that is empty."""
     for name, value in vars(arguments).items():
         values = value if isinstance(value, list) and name in _REPEATED else [value]
         if any(item == [] for item in values):
             raise UsageError(f"argument --{name.replace('_', '-')}: expected a value, got '--'")
+        if name in _PATHS and "" in values:
+            # The file system would read it as this folder.
+            raise UsageError(f"argument {_PATHS[name]}: expected a path, got ''")
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -181,7 +215,7 @@ def _parser() -> argparse.ArgumentParser:
     sub.add_argument("project", nargs="?", default=".", metavar="SRC", help="the project (default: this folder)")
     _out_dir(sub, "dist")
     sub.add_argument("--only", action="append", default=[], metavar="VARIANT", help="make this variant; repeatable")
-    sub.add_argument("--wheel", metavar="FILE", help="start from this wheel instead of building one")
+    sub.add_argument("--wheel", dest="built", metavar="FILE", help="start from this wheel instead of building one")
     _verbose(sub)
     sub.add_argument("--no-smoke", dest="smoke", action="store_false", help="do not install and import the wheels")
     sub.add_argument("--force", action="store_true", help="replace outputs that are there with other bytes")

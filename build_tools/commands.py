@@ -48,7 +48,6 @@ def build(arguments: argparse.Namespace, console: Console) -> int:
     """Build, and print both paths."""
     from build_tools.project import build_project
 
-    _require_value("-o", arguments.out_dir)
     built = build_project(
         arguments.src, arguments.out_dir, local=arguments.local, verbose=arguments.verbose, report=console.say
     )
@@ -276,13 +275,11 @@ def release(arguments: argparse.Namespace, console: Console) -> int:
     from build_tools.release import release as make_release
     from build_tools.release_record import format_table
 
-    _require_value("-o", arguments.out_dir)
-    _require_value("--wheel", arguments.wheel)
     done = make_release(
         arguments.project,
         arguments.out_dir,
         only=arguments.only,
-        wheel=arguments.wheel,
+        wheel=arguments.built,
         smoke=arguments.smoke,
         force=arguments.force,
         verbose=arguments.verbose,
@@ -304,12 +301,6 @@ def release(arguments: argparse.Namespace, console: Console) -> int:
     if done.failures:
         return COULD_NOT
     return FINDINGS if done.failed else DONE
-
-
-def _require_value(option: str, value: str | None) -> None:
-    """Refuse ``""``, which the file system would read as this folder."""
-    if value == "":
-        raise UsageError(f"{option} is empty, expected a path")
 
 
 def _print_json(value: object) -> None:

@@ -15,6 +15,8 @@ from build_tools.wheels.headers import check_value, is_field_name
 from build_tools.wheels.member_names import is_odd, is_unsafe
 from build_tools.wheels.name import TAG_KINDS, check_build_tag, normalize_name, parse_tag_set
 
+_ACROSS = {"**/": "(?:.*?/)??", "**": ".*?"}
+
 
 class _WheelEdit(NamedTuple):
     name: str | None
@@ -169,13 +171,29 @@ def split_file(text: str) -> tuple[Path, str]:
 
 
 def pattern_regex(pattern: str) -> re.Pattern[str]:
-    """The regular expression of a member pattern: ``*`` and ``?`` within a part, ``**`` across parts."""
-    out = []
+    """The regular expression of a member pattern: ``*`` and ``?`` within a part, ``**`` across parts.
+
+    A wildcard that another one follows takes the first place that fits and never looks for a second, as a later
+    one could only leave less to the other: a dozen of them would else try every place with every other.
+    """
     pattern = re.sub(r"\*{3,}", "**", pattern)
-    pattern = re.sub(r"(\*\*/)+", "**/", pattern)
-    for piece in re.findall(r"\*\*/|\*\*|\*|\?|[^*?]+", pattern):
-        out.append({"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}.get(piece) or re.escape(piece))
-    return re.compile("".join(out) + r"/?\Z", re.DOTALL)
+    pattern = re.sub(r"(?<![^/])(\*\*/)+", "**/", pattern)
+    first, *others = re.split(r"((?<![^/])\*\*/|\*\*)", pattern)
+    regex = _within_part(first, last=not others)
+    for number in range(0, len(others), 2):
+        last = number + 2 == len(others)
+        segment = _ACROSS[others[number]] + _within_part(others[number + 1], last=last)
+        regex += segment if last else f"(?>{segment})"
+    return re.compile(f"{regex}/?\\Z", re.DOTALL)
+
+
+def _within_part(pattern: str, *, last: bool) -> str:
+    """The regular expression of a pattern without ``**``; ``last`` says that nothing follows it."""
+    head, *tails = ["[^/]".join(map(re.escape, piece.split("?"))) for piece in pattern.split("*")]
+    firm = [f"(?>[^/]*?{tail})" for tail in tails]
+    if last and firm:
+        firm[-1] = f"[^/]*{tails[-1]}"
+    return head + "".join(firm)
 
 
 def is_protected(member: str) -> bool:

@@ -23,6 +23,7 @@ DIGEST_SIZES = {"sha256": 32, "sha384": 48, "sha512": 64, "sha3_256": 32, "sha3_
 """Algorithms at least as strong as sha256, with the bytes of their digests."""
 
 _BASE64 = re.compile(r"[A-Za-z0-9_-]+\Z")
+_QUOTED = re.compile(r"[^A-Za-z0-9_./+ -]")
 _SIZE = re.compile(r"[0-9]{1,20}\Z")
 _WEAK = {"md5", "sha1", "sha224"}
 _UNSAFE = re.compile(r"\A/|\A[A-Za-z]:|\\|(?:\A|/)\.{0,2}(?:/|\Z)")
@@ -31,7 +32,7 @@ _UNSAFE = re.compile(r"\A/|\A[A-Za-z]:|\\|(?:\A|/)\.{0,2}(?:/|\Z)")
 class Row(NamedTuple):
     """One row: a path, its digest as ``algorithm=text`` (or ``""``), its size (or ``None``).
 
-    ``raw`` is the line as it was read, without its line end; ``None`` for a row that is new.
+    ``raw`` is the line as it was read, without its end, where this tooling would write another one.
     """
 
     path: str
@@ -49,6 +50,8 @@ class Row(NamedTuple):
         """The line, without its end."""
         if self.raw is not None:
             return self.raw
+        if not _QUOTED.search(self.path):
+            return f"{self.path},{self.digest},{'' if self.size is None else self.size}"
         line = io.StringIO()
         csv.writer(line, lineterminator="").writerow(
             [self.path, self.digest, "" if self.size is None else str(self.size)]
@@ -106,7 +109,8 @@ class Record(NamedTuple):
                 findings.append(Finding("record-duplicate", f"row {number} lists it again", path))
                 continue
             seen.add(path)
-            rows.append(Row(path, digest, int(size) if size else None, line))
+            row = Row(path, digest, int(size) if size else None)
+            rows.append(row if row.text == line else row._replace(raw=line))
         return cls(tuple(rows), "\r\n" if "\r\n" in text else "\n"), findings
 
     def to_bytes(self) -> bytes:

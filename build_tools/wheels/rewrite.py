@@ -10,6 +10,7 @@ import hashlib
 import os
 import stat
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from functools import cached_property, partial
 from pathlib import Path
 from typing import NamedTuple
@@ -99,38 +100,50 @@ def repack(
     format, Recording installed projects.
     """
     path = Path(wheel)
+    with ExitStack() as stack:
+        # The input is closed and forgotten before the output is read: each may take much memory.
+        draft, output = _draft(path, out_dir, edit or WheelEdit(), stack, dry_run=dry_run)
+        if output is None:
+            return draft
+        in_place = _is_same_file(path, draft.path)
+        # The proof: the output is read as any wheel is, before it gets its name.
+        with Wheel.open(output.temporary, filename=draft.path.name) as proof:
+            proof.require_sound()
+            findings = tuple(proof.findings)
+        try:
+            written = output.publish(replace=replace if in_place else force, fsync=fsync or replace)
+        except OutputExistsError:
+            if not in_place:
+                raise
+            raise OutputExistsError(
+                f"{str(draft.path)!r} is the input itself",
+                hint="give --replace to replace it, or -o for another folder",
+            ) from None
+    if replace and not _is_same_file(path, draft.path):
+        try:
+            path.unlink()
+        except OSError as error:
+            raise FileError.of(f"remove (the output {str(draft.path)!r} is written)", path, error) from error
+    return draft._replace(written=written, findings=findings)
+
+
+def _draft(
+    path: Path, out_dir: str | os.PathLike[str] | None, edit: WheelEdit, stack: ExitStack, *, dry_run: bool
+) -> tuple[Repacked, OutputFile | None]:
+    """What the rewrite of ``path`` makes, and the output with all its bytes; ``None`` for it in a dry run."""
     with Wheel.open(path) as source:
-        plan = Rewrite(source.require_sound(), edit or WheelEdit())
+        plan = Rewrite(source.require_sound(), edit)
         target = (path.parent if out_dir is None else Path(out_dir)) / plan.name.filename
         if dry_run:
-            return Repacked(path, target, plan.changes, written=False, size=None)
+            return Repacked(path, target, plan.changes, written=False, size=None), None
         before = os.fstat(source.archive.fd)
-        in_place = _is_same_file(path, target)
-        mode = stat.S_IMODE(before.st_mode) if in_place else None
-        with OutputFile(target, mode=mode) as output:
-            size = plan.write(output.fd)
-            after = os.fstat(source.archive.fd)
-            if (before.st_size, before.st_mtime_ns) != (after.st_size, after.st_mtime_ns):
-                raise WheelError(f"{path.name}: the file changed while it was read")
-            # The proof: the output is read as any wheel is, before it gets its name.
-            with Wheel.open(output.temporary, filename=target.name) as proof:
-                proof.require_sound()
-                findings = tuple(proof.findings)
-            try:
-                written = output.publish(replace=replace if in_place else force, fsync=fsync or replace)
-            except OutputExistsError:
-                if not in_place:
-                    raise
-                raise OutputExistsError(
-                    f"{str(target)!r} is the input itself",
-                    hint="give --replace to replace it, or -o for another folder",
-                ) from None
-        if replace and not _is_same_file(path, target):
-            try:
-                path.unlink()
-            except OSError as error:
-                raise FileError.of(f"remove (the output {str(target)!r} is written)", path, error) from error
-    return Repacked(path, target, plan.changes, written, size, findings)
+        mode = stat.S_IMODE(before.st_mode) if _is_same_file(path, target) else None
+        output = stack.enter_context(OutputFile(target, mode=mode))
+        size = plan.write(output.fd)
+        after = os.fstat(source.archive.fd)
+        if (before.st_size, before.st_mtime_ns) != (after.st_size, after.st_mtime_ns):
+            raise WheelError(f"{path.name}: the file changed while it was read")
+    return Repacked(path, target, plan.changes, written=False, size=size), output
 
 
 def _is_same_file(one: Path, other: Path) -> bool:

@@ -169,3 +169,74 @@ def test_show_of_many_names_the_one_that_is_not_there(tmp_path: Path) -> None:
     outcome = te_wheel("show", missing, wheel, "--json")
     assert outcome.code == 2
     assert [("error" in entry, entry["path"]) for entry in outcome.json] == [(True, str(missing)), (False, str(wheel))]
+
+
+# Values and streams that a shell can give
+
+
+@pytest.mark.parametrize("option", ["--name", "--version", "--local", "--set", "--add-file", "-o"])
+def test_two_dashes_are_no_value(option: str, tmp_path: Path) -> None:
+    wheel = make_wheel(tmp_path)
+    outcome = te_wheel("repack", wheel, f"{option}=--" if option != "-o" else "--out-dir=--")
+    assert (outcome.code, outcome.out) == (2, "")
+    assert len(outcome.errors) == 1
+    assert os.listdir(tmp_path) == [wheel.name]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["repack", ""], ["repack", "x.whl", "-o", ""], ["show", ""], ["check", ""], ["unpack", ""],
+        ["unpack", "x.whl", "-d", ""], ["pack", ""], ["pack", "x", "-d", ""], ["version", "--file", ""],
+        ["smoke", ""], ["build", ""], ["build", "-o", ""], ["release", ""], ["release", "--wheel", ""],
+    ],
+    ids=" ".join,
+)  # fmt: skip
+def test_an_empty_path_is_a_mistake_and_not_this_folder(
+    arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    outcome = te_wheel(*arguments)
+    assert (outcome.code, outcome.out) == (2, "")
+    assert len(outcome.errors) == 1
+    assert outcome.errors[0].endswith("expected a path, got ''")
+    assert not os.listdir(tmp_path)
+
+
+@pytest.mark.parametrize("streams", [">&-", "2>&-", ">&- 2>&-", "<&-", "<&- >&- 2>&-"])
+def test_closed_streams_lose_words_and_nothing_else(streams: str, tmp_path: Path) -> None:
+    wheel = make_wheel(tmp_path)
+    run = shell(f'$TE_WHEEL repack "$1" --name other {streams}', wheel)
+    assert run.returncode == 0
+    assert "Traceback" not in run.stderr
+    read_right(tmp_path / "other-1.0-py3-none-any.whl")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full")
+def test_a_full_stderr_does_not_change_the_outcome(tmp_path: Path) -> None:
+    run = shell('$TE_WHEEL repack "$1" --name other 2> /dev/full', make_wheel(tmp_path))
+    assert (run.returncode, run.stdout) == (0, f"{tmp_path / 'other-1.0-py3-none-any.whl'}\n")
+
+
+def test_what_the_terminal_cannot_show_is_escaped_and_a_path_stays_its_bytes(tmp_path: Path) -> None:
+    ascii_only = {"PYTHONIOENCODING": "ascii"}
+    wheel = make_wheel(tmp_path, headers=["Summary: \N{SNOWMAN}"])
+    run = shell('$TE_WHEEL repack "$1" --set "Summary: \N{GREEK SMALL LETTER PI}" --dry-run', wheel, **ascii_only)
+    assert run.returncode == 0, run.stderr
+    assert "-> \\u03c0\n" in run.stdout
+    assert "- \\u2603\n" in run.stdout
+    folder = os.fsencode(tmp_path) + b"/\xff"
+    values = {**os.environ, **ascii_only, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-m", "build_tools", "repack", str(wheel), "--name", "other", "-q", "-o"]
+    printed = subprocess.run([*map(os.fsencode, command), folder], env=values, capture_output=True)
+    assert printed.stdout == folder + b"/other-1.0-py3-none-any.whl\n"
+
+
+def test_a_start_leaves_out_what_would_double_its_time(tmp_path: Path) -> None:
+    code = (
+        "import sys; from build_tools.cli import main; code = main(sys.argv[1:]); "
+        "sys.exit(code or bool({'dataclasses', 'inspect', 'shutil', 'tempfile', 'zipfile'} & set(sys.modules)))"
+    )
+    command = [sys.executable, "-I", "-c", f"sys = __import__('sys'); sys.path.insert(0, {str(ROOT)!r}); {code}"]
+    command += ["repack", str(make_wheel(tmp_path)), "--name", "other"]
+    assert subprocess.run(command, capture_output=True).returncode == 0

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import copy
+import os
+import pickle
+import re
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from build_tools.errors import EditError
 from build_tools.wheels import WheelEdit, repack
+from build_tools.wheels.edit import pattern_regex
 from tests.build_tools.command_line import te_wheel
 from tests.build_tools.wheel_factory import DATE, PACKAGE, Member, make_wheel, metadata_text
 from tests.build_tools.wheel_reader import Read, content, headers, read_right, record_rows
@@ -334,3 +341,51 @@ def test_a_pattern_that_matches_everything_leaves_the_three_files(tmp_path: Path
         assert len(read_right(Path(outcome.out.strip()))) == 3
     else:
         assert "METADATA" in outcome.errors[0]
+
+
+def plain_regex(pattern: str) -> str:
+    """What a member pattern means, one wildcard after the other."""
+    meanings = {"**/": "(.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
+    pieces = re.findall(r"(?<![^/])\*\*/|\*\*|[^*?]|[*?]", re.sub(r"\*{3,}", "**", pattern))
+    return "".join(meanings.get(piece) or re.escape(piece) for piece in pieces) + "/?"
+
+
+@given(st.lists(st.sampled_from(["a", "b", "/", "*", "?", "**", "**/"]), max_size=7), st.text("ab/\n", max_size=9))
+def test_a_pattern_means_what_its_wildcards_mean_one_after_the_other(pieces: list[str], member: str) -> None:
+    pattern = "".join(pieces)
+    expected = re.fullmatch(plain_regex(pattern), member, re.DOTALL)
+    assert bool(pattern_regex(pattern).match(member)) == bool(expected)
+
+
+@pytest.mark.parametrize("pattern", ["*a" * 20 + "b", "**a" * 9 + "b", "**/a*" * 9 + "b"])
+def test_many_wildcards_do_not_take_for_ever(pattern: str) -> None:
+    assert not pattern_regex(pattern).match("a" * 2000)
+    assert not pattern_regex(pattern).match("a/" * 1000)
+
+
+def test_set_and_add_of_one_field_both_count(tmp_path: Path) -> None:
+    members = edited(tmp_path, "--set", "Classifier: C", "--add", "Classifier: D", headers=TWO)
+    assert headers(content(members, ".dist-info/METADATA")).get_all("Classifier") == ["C", "D"]
+
+
+def test_an_edit_is_copied_pickled_and_changed_as_a_value() -> None:
+    edit = WheelEdit(name="other", add=["Requires-Dist: numpy"])
+    assert copy.deepcopy(edit) == pickle.loads(pickle.dumps(edit)) == edit
+    assert edit._replace(local="cu1") == WheelEdit(name="other", local="cu1", add=["Requires-Dist: numpy"])
+    with pytest.raises(EditError, match="a b"):
+        edit._replace(name="a b")
+
+
+def test_a_file_in_place_of_a_folder_of_the_wheel_is_refused(tmp_path: Path) -> None:
+    source = tmp_path / "x.txt"
+    source.write_text("x")
+    (fault,) = refused(tmp_path, "--add-file", f"{source}=demo")
+    assert "demo" in fault
+
+
+def test_a_folder_or_a_pipe_cannot_be_added(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for source in (tmp_path, tmp_path / "pipe"):
+        assert refused(tmp_path, "--add-file", f"{source}=demo/x") == [
+            f"{str(source)!r} is no regular file, so it cannot be added"
+        ]

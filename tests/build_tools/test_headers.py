@@ -108,3 +108,17 @@ def test_a_line_that_is_no_header_is_refused_and_named(data: bytes, named: list[
         Headers.parse(data)
     for text in named:
         assert text in str(caught.value)
+
+
+def test_a_value_folded_over_a_million_lines_is_read_and_kept() -> None:
+    data = b"Name: demo\nSummary: a\n" + b" b\n" * 1_000_000 + b"Version: 1.0\n"
+    read = Headers.parse(data)
+    assert [field.name for field in read.fields] == ["Name", "Summary", "Version"]
+    assert read.with_values("Version", ["2"]).to_bytes() == data.replace(b"1.0", b"2")
+
+
+def test_a_hundred_thousand_headers_are_read_and_edited_in_one_pass() -> None:
+    data = b"Name: demo\n" + b"".join(b"Classifier: c%d\n" % number for number in range(100_000)) + b"\n"
+    read = Headers.parse(data)
+    assert read.with_values("Classifier", []).to_bytes() == b"Name: demo\n\n"
+    assert read.with_values("Name", ["x"]).to_bytes() == data.replace(b"demo", b"x", 1)

@@ -164,3 +164,26 @@ def test_a_full_disk_is_a_plain_error_and_nothing_stays(wheel: Path, tmp_path: P
 
 def _run(arguments: list[str], preexec_fn: Callable[[], None] | None = None) -> subprocess.CompletedProcess[str]:
     return subprocess.run(arguments, env=ENVIRONMENT, capture_output=True, text=True, preexec_fn=preexec_fn)
+
+
+@pytest.mark.parametrize("delay", [0, 0.01, 0.02, 0.03, 0.04, 0.06])
+def test_an_interrupt_at_the_start_is_no_traceback(delay: float, wheel: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    run = start(wheel, out)
+    time.sleep(delay)
+    run.send_signal(signal.SIGINT)
+    _, said = run.communicate()
+    assert "Traceback" not in said or "build_tools" not in said  # Python's own start prints one
+    assert run.returncode == 0 or not list(out.iterdir())
+
+
+def test_a_second_interrupt_does_not_stop_the_cleaning_up(wheel: Path, tmp_path: Path) -> None:
+    for round in range(3):
+        out = tmp_path / str(round)
+        run = start(wheel, out)
+        wait_for_a_file(run, out, size=1)
+        for number in (signal.SIGINT, signal.SIGINT, signal.SIGTERM, signal.SIGINT):
+            run.send_signal(number)
+        _, said = run.communicate()
+        assert "Traceback" not in said
+        assert run.returncode == 0 or not list(out.iterdir())

@@ -241,3 +241,14 @@ def test_two_data_folders_in_two_spellings_never_lose_a_file(tmp_path: Path) -> 
     assert (outcome.code, outcome.out) == (2, "")
     assert "Demo-1.0.data, demo-1.0.data" in outcome.err
     assert not list(tmp_path.glob("out/*"))
+
+
+@pytest.mark.parametrize("kind", ["folder", "pipe"])
+def test_an_output_path_that_is_no_file_is_refused_even_by_force(kind: str, tmp_path: Path) -> None:
+    wheel, target = make_wheel(tmp_path / "in"), tmp_path / "out" / "other-1.0-py3-none-any.whl"
+    target.parent.mkdir()
+    target.mkdir() if kind == "folder" else os.mkfifo(target)
+    outcome = te_wheel("repack", wheel, "-o", target.parent, "--name", "other", "--force")
+    assert (outcome.code, outcome.out) == (2, "")
+    assert str(target) in outcome.errors[0]
+    assert os.listdir(target.parent) == [target.name]

@@ -558,7 +558,7 @@ class TestCommandLine:
     @pytest.mark.parametrize("option", ["-o", "--wheel"])
     def test_an_empty_path_is_a_mistake(self, plan: Path, option: str) -> None:
         done = te_wheel("release", plan, option, "")
-        assert (done.code, done.errors) == (2, [f"{option} is empty, expected a path"])
+        assert (done.code, done.errors) == (2, [f"argument {option}: expected a path, got ''"])
 
     def test_a_project_that_is_not_there_is_named(self, tmp_path: Path) -> None:
         done = te_wheel("release", tmp_path / "nodir")
