@@ -1,6 +1,6 @@
 """The command line: arguments -> one call, errors -> exit codes.
 
-Exit codes: 0 done, 1 findings (check, smoke, release), 2 could not. A command's module is imported when
+Exit codes: 0 done, 1 findings (check, diff, smoke, release), 2 could not. A command's module is imported when
 the command is chosen, so that a tool which CI starts often starts fast.
 """
 
@@ -28,7 +28,7 @@ _REPEATED = {
 }  # fmt: skip
 _PATHS = {
     "wheels": "WHEEL", "wheel": "WHEEL", "files": "FILE", "folder": "DIR", "src": "SRC", "project": "SRC",
-    "out_dir": "-o", "dest": "-d", "file": "--file", "built": "--wheel",
+    "a": "A", "b": "B", "out_dir": "-o", "dest": "-d", "file": "--file", "built": "--wheel",
 }  # fmt: skip
 _SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
 
@@ -154,7 +154,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = _Parser(
         prog="te-wheel",
         description="Turn one built wheel into the wheels that a release publishes.",
-        epilog="exit codes: 0 done, 1 findings (check, smoke, release), 2 could not",
+        epilog="exit codes: 0 done, 1 findings (check, diff, smoke, release), 2 could not",
     )
     parser.add_argument("--version", action=_PrintVersion, nargs=0, help="print the version of te-wheel")
     parser.set_defaults(quiet=False)
@@ -199,6 +199,11 @@ def _parser() -> argparse.ArgumentParser:
     sub.add_argument("files", nargs="+", metavar="FILE")
     sub.add_argument("--hashes", action="store_true", help="inflate every member and compare sizes, CRCs and digests")
     sub.add_argument("--strict", action="store_true", help="fail on warnings too")
+    _json(sub)
+
+    sub = command("diff", commands.diff, "report what a user would notice between two wheels; exit 1 if anything")
+    sub.add_argument("a", metavar="A", help="the old wheel")
+    sub.add_argument("b", metavar="B", help="the new wheel")
     _json(sub)
 
     sub = command("smoke", commands.smoke, "install a wheel into a fresh environment, import it, compare versions")

@@ -16,6 +16,7 @@ from build_tools.errors import ReleaseError, UsageError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+    from build_tools.wheels.change import Change
     from build_tools.wheels.facts import WheelFacts
     from build_tools.wheels.finding import Finding
 
@@ -180,6 +181,27 @@ def repack(arguments: argparse.Namespace, console: Console) -> int:
         _print_json(listed)
     console.summary("Repacked wheels", ("wheel", "became", "changes"), summary)
     return code
+
+
+def diff(arguments: argparse.Namespace, console: Console) -> int:
+    """Print what differs between two wheels."""
+    from build_tools.wheels.diff import diff_wheels
+
+    differences = diff_wheels(arguments.a, arguments.b)
+    if arguments.json:
+        facts = [change.facts for change in differences]
+        _print_json({"a": arguments.a, "b": arguments.b, "differences": facts})
+    else:
+        for change in differences:
+            console.data(printable(str(change)), _change_colour(change))
+    console.say(f"{len(differences) or 'no'} difference{'' if len(differences) == 1 else 's'}")
+    return FINDINGS if differences else DONE
+
+
+def _change_colour(change: Change) -> str | None:
+    if change.old is None:
+        return "added"
+    return "removed" if change.new is None else None
 
 
 def _warnings(findings: Iterable[Finding]) -> Iterator[str]:

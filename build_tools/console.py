@@ -11,8 +11,9 @@ import contextlib
 import os
 import sys
 from collections.abc import Iterable, Sequence
+from typing import TextIO
 
-_COLOURS = {"error": "31;1", "warning": "33;1", "hint": "36", "note": "36"}
+_COLOURS = {"added": "32", "removed": "31", "error": "31;1", "warning": "33;1", "hint": "36", "note": "36"}
 
 
 class Console:
@@ -24,8 +25,14 @@ class Console:
 
     def __init__(self, *, quiet: bool = False) -> None:
         self._quiet = quiet
-        self._colour = not os.environ.get("NO_COLOR") and sys.stderr is not None and sys.stderr.isatty()
+        self._colour = _takes_colour(sys.stderr)
         self._actions = os.environ.get("GITHUB_ACTIONS") == "true"
+
+    def data(self, line: str, colour: str | None = None) -> None:
+        """A line of what was asked for, which may be coloured for a person who looks on."""
+        if colour is not None and _takes_colour(sys.stdout):
+            line = f"\x1b[{_COLOURS[colour]}m{line}\x1b[0m"
+        print(line)
 
     def say(self, text: str) -> None:
         """What is being done, or was: for people."""
@@ -72,6 +79,10 @@ class Console:
     def _label(self, label: str, text: str) -> None:
         shown = f"\x1b[{_COLOURS[label]}m{label}:\x1b[0m" if self._colour else f"{label}:"
         _write(f"{shown} {printable(text)}")
+
+
+def _takes_colour(stream: TextIO | None) -> bool:
+    return not os.environ.get("NO_COLOR") and stream is not None and stream.isatty()
 
 
 def _write(text: str) -> None:

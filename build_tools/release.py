@@ -20,8 +20,8 @@ from build_tools.report import Report, silent
 from build_tools.smoke import Base, smoke_wheel
 from build_tools.smoke_result import NOT_ASKED, SmokeResult
 from build_tools.version import read_version
+from build_tools.wheels.change import Change
 from build_tools.wheels.check import check_wheel
-from build_tools.wheels.header_edit import Change
 from build_tools.wheels.name import WheelName, normal_form
 from build_tools.wheels.output import OutputFile, OutputFolder
 from build_tools.wheels.rewrite import repack

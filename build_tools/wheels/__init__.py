@@ -11,10 +11,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from build_tools.wheels.change import Change
     from build_tools.wheels.check import check_wheel
+    from build_tools.wheels.diff import diff_wheels
     from build_tools.wheels.edit import WheelEdit
     from build_tools.wheels.finding import Finding, Severity
-    from build_tools.wheels.header_edit import Change
     from build_tools.wheels.name import WheelName
     from build_tools.wheels.rewrite import Repacked, repack
     from build_tools.wheels.unpacked import Packed, pack, unpack
@@ -22,14 +23,14 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Change", "Finding", "Packed", "Repacked", "Severity", "Wheel", "WheelEdit", "WheelName",
-    "check_wheel", "pack", "repack", "unpack",
+    "check_wheel", "diff_wheels", "pack", "repack", "unpack",
 ]  # fmt: skip
 
 # Imported when they are asked for: a command line that starts often pays for what it uses.
 _HOMES = {
-    "Change": "header_edit", "Finding": "finding", "Packed": "unpacked", "Repacked": "rewrite", "Severity": "finding",
+    "Change": "change", "Finding": "finding", "Packed": "unpacked", "Repacked": "rewrite", "Severity": "finding",
     "Wheel": "wheel", "WheelEdit": "edit", "WheelName": "name",
-    "check_wheel": "check", "pack": "unpacked", "repack": "rewrite", "unpack": "unpacked",
+    "check_wheel": "check", "diff_wheels": "diff", "pack": "unpacked", "repack": "rewrite", "unpack": "unpacked",
 }  # fmt: skip
 
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import zip_longest
-from typing import NamedTuple
 
 from packaging.version import Version
 
@@ -14,34 +12,6 @@ from build_tools.wheels.edit import WheelEdit, split_header
 from build_tools.wheels.headers import Headers
 from build_tools.wheels.name import WheelName
 from build_tools.wheels.requires import follow
-
-
-class Change(NamedTuple):
-    """One thing that a rewrite changes.
-
-    Attributes:
-        where: ``filename``, ``folder``, ``METADATA``, ``WHEEL`` or ``files``.
-        field: the header, or the member.
-        old, new: what stood there before and after; ``None`` for nothing.
-    """
-
-    where: str
-    field: str
-    old: str | None
-    new: str | None
-
-    @property
-    def facts(self) -> dict[str, str | None]:
-        """The change for programs: ``where``, ``field``, ``old`` and ``new``."""
-        return {"where": self.where, "field": self.field, "old": self.old, "new": self.new}
-
-    def __str__(self) -> str:
-        head = f"{self.where} {self.field}"
-        if self.old is None:
-            return f"{head}: + {self.new}"
-        if self.new is None:
-            return f"{head}: - {self.old}"
-        return f"{head}: {self.old} -> {self.new}"
 
 
 def edit_metadata(headers: Headers, old: WheelName, new: WheelName, edit: WheelEdit) -> Headers:
@@ -110,23 +80,3 @@ def edit_wheel(headers: Headers, new: WheelName) -> Headers:
     if [value.strip() for value in headers.get_all("Build")] != builds:
         headers = headers.with_values("Build", builds)
     return headers
-
-
-def header_changes(where: str, before: Headers, after: Headers) -> list[Change]:
-    """What differs between two header blocks, field by field."""
-    changes = []
-    names = {field.name.lower(): field.name for field in (*after.fields, *before.fields)}
-    was, will = before.by_name(), after.by_name()
-    for lower in dict.fromkeys([*was, *will]):
-        old, new = was.get(lower, []), will.get(lower, [])
-        if old == new:
-            continue
-        if len(old) == len(new) == 1:
-            changes.append(Change(where, names[lower], old[0], new[0]))
-            continue
-        from difflib import SequenceMatcher  # costly, and few edits change a field of several lines
-
-        for kind, a, b, c, d in SequenceMatcher(a=old, b=new, autojunk=False).get_opcodes():
-            if kind != "equal":
-                changes += [Change(where, names[lower], *pair) for pair in zip_longest(old[a:b], new[c:d])]
-    return changes

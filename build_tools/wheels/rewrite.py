@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
+import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from functools import cached_property, partial
@@ -20,10 +21,11 @@ from build_tools.version import parse_version, with_local
 from build_tools.wheels import zip_format as fmt
 from build_tools.wheels.archive_writer import ArchiveWriter, Content
 from build_tools.wheels.central_directory import Member
+from build_tools.wheels.change import Change, WheelFile, file_change, header_changes
 from build_tools.wheels.deflate import Piece, deflate_files, file_blocks
 from build_tools.wheels.edit import WheelEdit, is_protected, pattern_regex, split_file
 from build_tools.wheels.finding import Finding
-from build_tools.wheels.header_edit import Change, edit_metadata, edit_wheel, header_changes
+from build_tools.wheels.header_edit import edit_metadata, edit_wheel
 from build_tools.wheels.member_names import DATA_SCHEMES, check_names, is_data_path
 from build_tools.wheels.name import WheelName, parse_tag_set
 from build_tools.wheels.output import OutputFile
@@ -161,10 +163,6 @@ class _Added(NamedTuple):
     row: Row
 
 
-def _row_text(row: Row | None) -> str | None:
-    return None if row is None else f"{row.size} bytes, {row.digest}"
-
-
 class Rewrite:
     """What one edit makes of one sound wheel: decided, not yet written.
 
@@ -198,15 +196,29 @@ class Rewrite:
         self._items = self._new_items(added)
         changes = [Change("filename", "name", wheel.path.name, self.name.filename)]
         changes += [Change("folder", "dist-info", wheel.dist_info, self.name.dist_info)]
-        changes += [Change("folder", "data", folder, self.name.data) for folder in wheel.data]
+        if any(name.startswith(f"{self.name.data}/") for name, _ in self._items):
+            changes += [Change("folder", "data", folder, self.name.data) for folder in wheel.data]
         for file, (before, after) in headers.items():
             changes += header_changes(file, before, after)
-        changes += [Change("files", name, why, None) for name, why in self._gone.items()]
-        rows = {self._rename(row.path): row for row in wheel.record.rows}
-        changes += [
-            Change("files", name, _row_text(rows.get(name)), _row_text(item.row)) for name, item in added.items()
-        ]
+        changes += self._file_changes(added)
         self.changes = tuple(change for change in changes if change.old != change.new)
+
+    def _file_changes(self, added: dict[str, _Added]) -> list[Change]:
+        """The files that go, in the order of the wheel, then those that come, in the order of the output."""
+        come = [(name, item) for name, item in self._items if isinstance(item, _Added)]
+        if not self._gone and not come:
+            return []
+        digests = {row.path: row.digest for row in self._wheel.record.rows}
+        gone: list[Change] = []
+        was: dict[str, WheelFile] = {}
+        for member in self._wheel.archive.members:
+            name = self._rename(member.name)
+            if name in added:
+                was[name] = WheelFile.of(member.entry, digests.get(member.name, ""))
+            elif member.name in self._gone and not member.is_dir:
+                file = WheelFile.of(member.entry, digests.get(member.name, ""))
+                gone.append(file_change(member.name, file, None))
+        return gone + [file_change(name, was.get(name), WheelFile.of(i.entry, i.row.digest)) for name, i in come]
 
     # -- deciding -----------------------------------------------------------------------------
 
@@ -355,8 +367,10 @@ def _read_added(path: Path, name: str, time: int) -> _Added:
         info = path.stat()
         if not stat.S_ISREG(info.st_mode):
             raise FileError(f"{str(path)!r} is no regular file, so it cannot be added")
-        with path.open("rb") as file:
-            digest = hashlib.file_digest(file, "sha256").digest()
+        digest, crc = hashlib.sha256(), 0
+        for data in file_blocks(path):
+            digest.update(data)
+            crc = zlib.crc32(data, crc)
     except FileError:
         raise
     except OSError as error:
@@ -364,13 +378,13 @@ def _read_added(path: Path, name: str, time: int) -> _Added:
     entry = Entry(
         name=name,
         method=fmt.DEFLATED,
-        crc=0,
+        crc=crc,
         compressed_size=0,
         size=info.st_size,
         dos_time=time,
         external_attr=(stat.S_IFREG | (0o755 if info.st_mode & 0o111 else 0o644)) << 16,
     )
-    return _Added(path, entry, Row(name, digest_text("sha256", digest), info.st_size))
+    return _Added(path, entry, Row(name, digest_text("sha256", digest.digest()), info.st_size))
 
 
 def _compressed(added: Sequence[_Added]) -> Iterator[Piece[_Added]]:

@@ -38,10 +38,12 @@ build_tools.wheels.archive
 build_tools.wheels.archive_writer
 build_tools.wheels.wheel
 build_tools.wheels.edit
+build_tools.wheels.change
 build_tools.wheels.header_edit
 build_tools.wheels.rewrite
 build_tools.wheels.batch
 build_tools.wheels.unpacked
+build_tools.wheels.diff
 build_tools.wheels.facts
 build_tools.wheels.check
 build_tools.sdist

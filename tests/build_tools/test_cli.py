@@ -15,7 +15,7 @@ from tests.build_tools.wheel_factory import PACKAGE, make_wheel
 from tests.build_tools.wheel_reader import read_right
 
 ROOT = Path(__file__).parents[2]
-COMMANDS = ["version", "build", "show", "repack", "unpack", "pack", "check", "smoke", "release"]
+COMMANDS = ["version", "build", "show", "repack", "unpack", "pack", "check", "diff", "smoke", "release"]
 
 
 def shell(line: str, *arguments: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from packaging.version import Version
 
 from build_tools.version import normalize_version
-from build_tools.wheels import WheelEdit, WheelName, check_wheel, repack
+from build_tools.wheels import WheelEdit, WheelName, check_wheel, diff_wheels, repack
 from tests.build_tools.version_cases import spellings, versions
 from tests.build_tools.wheel_factory import DEFLATED, PACKAGE, STORED, Archive, Member, directory, make_wheel, symlink
 from tests.build_tools.wheel_reader import Read, read_any, read_right
@@ -133,6 +133,16 @@ def test_the_output_is_right_and_the_payload_is_the_same_bytes(wanted: Wanted, e
         assert payload(list(read_right(output).values())) == payload(read_any(wheel))
         assert wheel.read_bytes() == before
         assert {finding.code for finding in check_wheel(output, hashes=True)} <= {"zip-symlink"}
+
+
+@settings(max_examples=60)
+@given(wheels(), edits())
+def test_the_changes_that_are_told_are_those_that_a_comparison_finds(wanted: Wanted, edit: WheelEdit) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        wheel = wanted.make(Path(folder) / "in")
+        planned = repack(wheel, Path(folder) / "out", edit, dry_run=True).changes
+        done = repack(wheel, Path(folder) / "out", edit)
+        assert diff_wheels(wheel, done.path) == done.changes == planned
 
 
 @settings(max_examples=60)
