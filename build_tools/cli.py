@@ -179,7 +179,8 @@ def _parser() -> argparse.ArgumentParser:
     _verbose(sub)
 
     sub = command("show", commands.show, "print what wheels say of themselves and whether it agrees")
-    sub.add_argument("wheels", nargs="+", metavar="WHEEL")
+    sub.add_argument("wheels", nargs="+", metavar="WHEEL", help="a wheel, or a folder of wheels")
+    _jobs(sub)
     _json(sub)
 
     sub = command("repack", commands.repack, "rewrite wheels without recompressing them; prints each output path")
@@ -196,9 +197,10 @@ def _parser() -> argparse.ArgumentParser:
     sub.add_argument("--force", action="store_true", help="replace a wheel that is there with other bytes")
 
     sub = command("check", commands.check, "report every rule that wheels break")
-    sub.add_argument("files", nargs="+", metavar="FILE")
+    sub.add_argument("files", nargs="+", metavar="FILE", help="a wheel, or a folder of wheels")
     sub.add_argument("--hashes", action="store_true", help="inflate every member and compare sizes, CRCs and digests")
     sub.add_argument("--strict", action="store_true", help="fail on warnings too")
+    _jobs(sub)
     _json(sub)
 
     sub = command("diff", commands.diff, "report what a user would notice between two wheels; exit 1 if anything")
@@ -229,7 +231,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _repack_arguments(sub: argparse.ArgumentParser) -> None:
-    sub.add_argument("wheels", nargs="+", metavar="WHEEL")
+    sub.add_argument("wheels", nargs="+", metavar="WHEEL", help="a wheel, or a folder of wheels")
     _out_dir(sub, None)
     name = sub.add_argument_group("name and version")
     name.add_argument("--name", metavar="N", help="new distribution name")
@@ -255,6 +257,7 @@ def _repack_arguments(sub: argparse.ArgumentParser) -> None:
     run.add_argument("--force", action="store_true", help="replace an output that is there with other bytes")
     run.add_argument("--fsync", action="store_true", help="return only when the output is on the disk")
     run.add_argument("--dry-run", action="store_true", help="print what would change, write nothing")
+    _jobs(run)
     _json(run)
 
 
@@ -265,6 +268,19 @@ def _out_dir(sub: argparse.ArgumentParser, default: str | None) -> None:
 
 def _verbose(sub: argparse.ArgumentParser) -> None:
     sub.add_argument("-v", "--verbose", action="store_true", help="show the output of the build as it comes")
+
+
+def _jobs(sub: Any) -> None:
+    sub.add_argument(
+        "--jobs", type=_positive, metavar="N", help="how many files to work on at once (default: one on each core)"
+    )
+
+
+def _positive(text: str) -> int:
+    number = int(text) if text.isascii() and text.isdigit() else 0
+    if not number:
+        raise argparse.ArgumentTypeError(f"expected a number from 1, got {text!r}")
+    return number
 
 
 def _json(sub: Any) -> None:

@@ -7,7 +7,7 @@ fast.
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
+from functools import partial
 from typing import TYPE_CHECKING
 
 from build_tools.console import Console, printable
@@ -59,23 +59,26 @@ def build(arguments: argparse.Namespace, console: Console) -> int:
 
 def show(arguments: argparse.Namespace, console: Console) -> int:
     """Print the facts of each wheel."""
+    from build_tools.parallel import in_order
     from build_tools.wheels.facts import read_facts
+    from build_tools.wheels.selection import select_files
 
     code = DONE
     shown: list[str] = []
     listed: list[dict[str, object]] = []
-    for wheel in arguments.wheels:
-        try:
-            facts = read_facts(wheel)
-        except ReleaseError as error:
+    wheels = select_files(arguments.wheels)
+    with console.progress(wheels) as progress:
+        read = list(in_order(progress.watched(read_facts), wheels, arguments.jobs))
+    for wheel, facts in read:
+        if isinstance(facts, ReleaseError):
             code = COULD_NOT
-            console.error(error.faults, error.hint)
-            listed.append({"path": wheel, "error": str(error)})
+            console.error(facts.faults, facts.hint)
+            listed.append({"path": str(wheel), "error": str(facts)})
             continue
         shown.append(_facts_text(facts))
         listed.append(
             {
-                "path": wheel,
+                "path": str(wheel),
                 "filename": facts.filename,
                 "name": facts.name,
                 "version": facts.version,
@@ -119,6 +122,7 @@ def repack(arguments: argparse.Namespace, console: Console) -> int:
     from build_tools.wheels.batch import repack_all
     from build_tools.wheels.edit import WheelEdit
     from build_tools.wheels.name import decode_url
+    from build_tools.wheels.selection import select_files
 
     edit = WheelEdit(
         name=arguments.name,
@@ -134,49 +138,54 @@ def repack(arguments: argparse.Namespace, console: Console) -> int:
         add_file=arguments.add_file,
         remove_file=arguments.remove_file,
     )
+    wheels = select_files(arguments.wheels)
+    progress = console.progress(wheels)
     made = repack_all(
-        arguments.wheels,
+        wheels,
         arguments.out_dir,
         edit,
         replace=arguments.replace,
         force=arguments.force,
         fsync=arguments.fsync,
         dry_run=arguments.dry_run,
+        jobs=arguments.jobs,
+        watch=progress.at,
     )
     code = DONE
     listed: list[dict[str, object]] = []
     summary: list[tuple[str, ...]] = []
-    for source, result in made:
-        if isinstance(result, ReleaseError):
-            code = COULD_NOT
-            console.error(result.faults, result.hint)
-            listed.append({"source": str(source), "error": str(result)})
-            summary.append((source.name, "not written", "-"))
-            continue
-        for text in _warnings(result.findings):
-            console.warning(f"{result.path.name}: {text}")
-        if decode_url(source.name) != source.name:
-            console.note(f"{source.name!r} is read as {decode_url(source.name)!r}")
-        changes = [str(change) for change in result.changes]
-        summary.append((source.name, result.path.name, str(len(changes))))
-        if arguments.json:
-            listed.append(
-                {
-                    "source": str(source),
-                    "path": str(result.path),
-                    "sha256": result.sha256,
-                    "size": result.size,
-                    "written": result.written,
-                    "changes": [change.facts for change in result.changes],
-                }
-            )
-        elif arguments.dry_run:
-            print("\n".join([str(result.path), *(printable(f"  {change}") for change in changes)]))
-        else:
-            console.say("\n".join([f"{source.name}: {len(changes) or 'no'} changes", *(f"  {c}" for c in changes)]))
-            if not result.written:
-                console.note(f"{str(result.path)!r} was there already with the same bytes, nothing was written")
-            print(result.path, flush=True)
+    with progress:
+        for source, result in made:
+            if isinstance(result, ReleaseError):
+                code = COULD_NOT
+                console.error(result.faults, result.hint)
+                listed.append({"source": str(source), "error": str(result)})
+                summary.append((source.name, "not written", "-"))
+                continue
+            for text in _warnings(result.findings):
+                console.warning(f"{result.path.name}: {text}")
+            if decode_url(source.name) != source.name:
+                console.note(f"{source.name!r} is read as {decode_url(source.name)!r}")
+            changes = [str(change) for change in result.changes]
+            summary.append((source.name, result.path.name, str(len(changes))))
+            if arguments.json:
+                listed.append(
+                    {
+                        "source": str(source),
+                        "path": str(result.path),
+                        "sha256": result.sha256,
+                        "size": result.size,
+                        "written": result.written,
+                        "changes": [change.facts for change in result.changes],
+                    }
+                )
+            elif arguments.dry_run:
+                console.data("\n".join([str(result.path), *(printable(f"  {change}") for change in changes)]))
+            else:
+                console.say("\n".join([f"{source.name}: {len(changes) or 'no'} changes", *(f"  {c}" for c in changes)]))
+                if not result.written:
+                    console.note(f"{str(result.path)!r} was there already with the same bytes, nothing was written")
+                console.data(str(result.path))
     if arguments.json:
         _print_json(listed)
     console.summary("Repacked wheels", ("wheel", "became", "changes"), summary)
@@ -236,37 +245,40 @@ def pack(arguments: argparse.Namespace, console: Console) -> int:
 
 def check(arguments: argparse.Namespace, console: Console) -> int:
     """Print every finding; a file that breaks a rule is exit code 1."""
+    from build_tools.parallel import in_order
     from build_tools.wheels.check import check_wheel
     from build_tools.wheels.finding import Severity
+    from build_tools.wheels.selection import select_files
 
     code = DONE
     listed: list[dict[str, object]] = []
     rows: list[tuple[str, ...]] = []
-    for path in arguments.files:
-        try:
-            findings = check_wheel(path, hashes=arguments.hashes)
-        except ReleaseError as error:
-            code = COULD_NOT
-            console.error(error.faults, error.hint)
-            listed.append({"path": path, "error": str(error)})
-            rows.append((Path(path).name, "not read", "-"))
-            continue
-        errors = sum(finding.severity is Severity.ERROR for finding in findings)
-        warnings = len(findings) - errors
-        if (errors or (warnings and arguments.strict)) and code == DONE:
-            code = FINDINGS
-        listed.append(
-            {
-                "path": path,
-                "findings": [finding.facts for finding in findings],
-            }
-        )
-        for finding in findings:
-            if not arguments.json:
-                print(printable(f"{path}: {finding.severity}: {finding}"))
-            console.annotate(str(finding.severity), str(finding), file=path, title=finding.code)
-        console.say(f"{path}: {errors} errors, {warnings} warnings")
-        rows.append((Path(path).name, str(errors), str(warnings)))
+    files = select_files(arguments.files)
+    with console.progress(files) as progress:
+        check_one = progress.watched(partial(check_wheel, hashes=arguments.hashes))
+        for path, findings in in_order(check_one, files, arguments.jobs):
+            if isinstance(findings, ReleaseError):
+                code = COULD_NOT
+                console.error(findings.faults, findings.hint)
+                listed.append({"path": str(path), "error": str(findings)})
+                rows.append((path.name, "not read", "-"))
+                continue
+            errors = sum(finding.severity is Severity.ERROR for finding in findings)
+            warnings = len(findings) - errors
+            if (errors or (warnings and arguments.strict)) and code == DONE:
+                code = FINDINGS
+            listed.append(
+                {
+                    "path": str(path),
+                    "findings": [finding.facts for finding in findings],
+                }
+            )
+            for finding in findings:
+                if not arguments.json:
+                    console.data(printable(f"{path}: {finding.severity}: {finding}"))
+                console.annotate(str(finding.severity), str(finding), file=str(path), title=finding.code)
+            console.say(f"{path}: {errors} errors, {warnings} warnings")
+            rows.append((path.name, str(errors), str(warnings)))
     if arguments.json:
         _print_json(listed)
     console.summary("Checked wheels", ("wheel", "errors", "warnings"), rows)

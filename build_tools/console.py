@@ -11,7 +11,11 @@ import contextlib
 import os
 import sys
 from collections.abc import Iterable, Sequence
-from typing import TextIO
+from pathlib import Path
+from typing import TYPE_CHECKING, TextIO
+
+if TYPE_CHECKING:
+    from build_tools.progress import Progress
 
 _COLOURS = {"added": "32", "removed": "31", "error": "31;1", "warning": "33;1", "hint": "36", "note": "36"}
 
@@ -26,18 +30,27 @@ class Console:
     def __init__(self, *, quiet: bool = False) -> None:
         self._quiet = quiet
         self._colour = _takes_colour(sys.stderr)
+        self._progress: Progress | None = None
         self._actions = os.environ.get("GITHUB_ACTIONS") == "true"
 
     def data(self, line: str, colour: str | None = None) -> None:
         """A line of what was asked for, which may be coloured for a person who looks on."""
         if colour is not None and _takes_colour(sys.stdout):
             line = f"\x1b[{_COLOURS[colour]}m{line}\x1b[0m"
-        print(line)
+        self._make_room()
+        print(line, flush=self._progress is not None)
+
+    def progress(self, files: Sequence[Path]) -> Progress:
+        """A line that says how far a run over ``files`` is, on a terminal; a context manager."""
+        from build_tools.progress import Progress
+
+        self._progress = Progress(files, quiet=self._quiet)
+        return self._progress
 
     def say(self, text: str) -> None:
         """What is being done, or was: for people."""
         if not self._quiet:
-            _write("\n".join(map(printable, text.split("\n"))))
+            self._write("\n".join(map(printable, text.split("\n"))))
 
     def note(self, text: str) -> None:
         """Something that a person may want to know."""
@@ -62,7 +75,7 @@ class Console:
         if self._actions:
             pairs = [("file", file), ("title", title)]
             properties = ",".join(f"{key}={_escape(value, property=True)}" for key, value in pairs if value)
-            _write(f"::{level}{' ' + properties if properties else ''}::{_escape(message)}")
+            self._write(f"::{level}{' ' + properties if properties else ''}::{_escape(message)}")
 
     def summary(self, title: str, header: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
         """A table on the page of a GitHub Actions job; nothing elsewhere."""
@@ -78,17 +91,21 @@ class Console:
 
     def _label(self, label: str, text: str) -> None:
         shown = f"\x1b[{_COLOURS[label]}m{label}:\x1b[0m" if self._colour else f"{label}:"
-        _write(f"{shown} {printable(text)}")
+        self._write(f"{shown} {printable(text)}")
+
+    def _write(self, text: str) -> None:
+        self._make_room()
+        # Nobody hears it where stderr is closed or full; the exit code still tells.
+        with contextlib.suppress(OSError, ValueError):
+            print(text, file=sys.stderr)
+
+    def _make_room(self) -> None:
+        if self._progress is not None:
+            self._progress.hide()
 
 
 def _takes_colour(stream: TextIO | None) -> bool:
     return not os.environ.get("NO_COLOR") and stream is not None and stream.isatty()
-
-
-def _write(text: str) -> None:
-    # Nobody hears it where stderr is closed or full; the exit code still tells.
-    with contextlib.suppress(OSError, ValueError):
-        print(text, file=sys.stderr)
 
 
 def printable(text: str) -> str:

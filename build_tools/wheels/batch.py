@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 from build_tools.errors import EditError, ReleaseError
+from build_tools.parallel import in_order
 from build_tools.wheels.edit import WheelEdit
 from build_tools.wheels.rewrite import Repacked, repack
 
@@ -20,22 +22,32 @@ def repack_all(
     force: bool = False,
     fsync: bool = False,
     dry_run: bool = False,
+    jobs: int | None = 1,
+    watch: Callable[[Path], AbstractContextManager[object]] = nullcontext,
 ) -> Iterator[tuple[Path, Repacked | ReleaseError]]:
-    """Rewrite ``wheels`` in order, each as :func:`repack` does; one that fails does not stop the others.
+    """Rewrite ``wheels``, each as :func:`repack` does; one that fails does not stop the others.
+
+    Args:
+        wheels, out_dir, edit, replace, force, fsync, dry_run: as for :func:`repack`.
+        jobs: how many wheels are worked on at once; ``None``: one on each core.
+        watch: a context manager for each wheel while it is worked on, in the thread that does it.
+
+    Returns:
+        Each wheel with what was made of it, or with the error that it ended in; in the order of ``wheels``.
 
     Raises:
         EditError: two wheels would give one output, before anything is written.
     """
     edit = edit or WheelEdit()
-    if len(wheels) > 1:
-        _check_outputs(wheels, out_dir, edit)
-    for wheel in wheels:
-        try:
-            made = repack(wheel, out_dir, edit, replace=replace, force=force, fsync=fsync, dry_run=dry_run)
-        except ReleaseError as error:
-            yield Path(wheel), error
-        else:
-            yield Path(wheel), made
+    paths = [Path(wheel) for wheel in wheels]
+
+    def work(wheel: Path) -> Repacked:
+        with watch(wheel):
+            return repack(wheel, out_dir, edit, replace=replace, force=force, fsync=fsync, dry_run=dry_run)
+
+    if len(paths) > 1:
+        _check_outputs(paths, out_dir, edit)
+    return in_order(work, paths, jobs)
 
 
 def _check_outputs(

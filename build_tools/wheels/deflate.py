@@ -14,6 +14,8 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
+from build_tools.parallel import cores
+
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
@@ -50,8 +52,7 @@ def deflate_files(sources: Iterable[T], blocks: Callable[[T], Iterator[bytes]]) 
     """
     from concurrent.futures import ThreadPoolExecutor  # costly, and few runs compress files
 
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    workers = min(cores, MAX_WORKERS)
+    workers = min(cores(), MAX_WORKERS)
     window: deque[tuple[T, Future[bytes], Summary | None]] = deque()
     pool = ThreadPoolExecutor(workers, thread_name_prefix="deflate")
     try:

@@ -17,8 +17,10 @@ ROOT = Path(__file__).resolve().parents[2]
 ORDER = """
 build_tools
 build_tools.errors
-build_tools.console
+build_tools.parallel
 build_tools.report
+build_tools.progress
+build_tools.console
 build_tools.child
 build_tools.version
 build_tools.wheels
@@ -42,6 +44,7 @@ build_tools.wheels.change
 build_tools.wheels.header_edit
 build_tools.wheels.rewrite
 build_tools.wheels.batch
+build_tools.wheels.selection
 build_tools.wheels.unpacked
 build_tools.wheels.diff
 build_tools.wheels.facts
