@@ -231,7 +231,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _repack_arguments(sub: argparse.ArgumentParser) -> None:
-    sub.add_argument("wheels", nargs="+", metavar="WHEEL", help="a wheel, or a folder of wheels")
+    sub.add_argument("wheels", nargs="+", metavar="WHEEL", help="a wheel, an sdist, or a folder of wheels")
     _out_dir(sub, None)
     name = sub.add_argument_group("name and version")
     name.add_argument("--name", metavar="N", help="new distribution name")

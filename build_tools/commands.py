@@ -119,7 +119,7 @@ def _facts_text(facts: WheelFacts) -> str:
 
 def repack(arguments: argparse.Namespace, console: Console) -> int:
     """Rewrite each wheel and print its new path."""
-    from build_tools.wheels.batch import repack_all
+    from build_tools.batch import repack_all
     from build_tools.wheels.edit import WheelEdit
     from build_tools.wheels.name import decode_url
     from build_tools.wheels.selection import select_files
@@ -166,6 +166,8 @@ def repack(arguments: argparse.Namespace, console: Console) -> int:
                 console.warning(f"{result.path.name}: {text}")
             if decode_url(source.name) != source.name:
                 console.note(f"{source.name!r} is read as {decode_url(source.name)!r}")
+            for text in result.notes:
+                console.note(f"{result.path.name}: {text}")
             changes = [str(change) for change in result.changes]
             summary.append((source.name, result.path.name, str(len(changes))))
             if arguments.json:

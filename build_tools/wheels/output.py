@@ -32,6 +32,14 @@ _NO_LINKS = {
 }
 
 
+def is_same_file(one: Path, other: Path) -> bool:
+    """Whether two paths lead to one file that is there."""
+    try:
+        return os.path.samefile(one, other)
+    except OSError:
+        return False
+
+
 class _Output(ABC):
     """What a file and a folder share: both are made beside their place, and discarded unless published."""
 
@@ -143,6 +151,35 @@ class OutputFile(_Output):
             if fsync:
                 self._sync_folders()
             return True
+
+    def succeed(self, source: Path, *, replace: bool, force: bool, fsync: bool) -> bool:
+        """:meth:`publish` a file that was made from ``source``; return whether that changed anything.
+
+        Args:
+            source: the input, which may have the very path of the output.
+            replace: remove the input once the output is safe on the disk; needed where the two have one path.
+            force: replace an output that is there with other bytes.
+            fsync: return only when the output is on the disk.
+
+        Raises:
+            OutputExistsError: the output is there with other bytes, or is the input.
+            FileError: the input cannot be removed.
+        """
+        in_place = is_same_file(source, self.path)
+        try:
+            written = self.publish(replace=replace if in_place else force, fsync=fsync or replace)
+        except OutputExistsError:
+            if not in_place:
+                raise
+            raise OutputExistsError(
+                f"{str(self.path)!r} is the input itself", hint="give --replace to replace it, or -o for another folder"
+            ) from None
+        if replace and not is_same_file(source, self.path):
+            try:
+                source.unlink()
+            except OSError as error:
+                raise FileError.of(f"remove (the output {str(self.path)!r} is written)", source, error) from error
+        return written
 
     def _sync_folders(self) -> None:
         # A folder that was made is an entry of the one above it.

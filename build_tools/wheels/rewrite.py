@@ -16,7 +16,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import NamedTuple
 
-from build_tools.errors import EditError, Faults, FileError, OutputExistsError, WheelError
+from build_tools.errors import EditError, Faults, FileError, WheelError
 from build_tools.version import parse_version, with_local
 from build_tools.wheels import zip_format as fmt
 from build_tools.wheels.archive_writer import ArchiveWriter, Content
@@ -28,7 +28,7 @@ from build_tools.wheels.finding import Finding
 from build_tools.wheels.header_edit import edit_metadata, edit_wheel
 from build_tools.wheels.member_names import DATA_SCHEMES, check_names, is_data_path
 from build_tools.wheels.name import WheelName, parse_tag_set
-from build_tools.wheels.output import OutputFile
+from build_tools.wheels.output import OutputFile, is_same_file
 from build_tools.wheels.record import Record, Row, digest_text
 from build_tools.wheels.times import epoch_dos_time
 from build_tools.wheels.wheel import SIGNATURES, SoundWheel, Wheel
@@ -42,6 +42,7 @@ class _Repacked(NamedTuple):
     written: bool
     size: int | None
     findings: tuple[Finding, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 class Repacked(_Repacked):
@@ -55,6 +56,7 @@ class Repacked(_Repacked):
             were there already.
         size: bytes of the output; ``None`` in a dry run.
         findings: what `te-wheel check` says of the output, none of it blocking; empty in a dry run.
+        notes: what a person should know of what was not changed.
     """
 
     @cached_property
@@ -107,25 +109,11 @@ def repack(
         draft, output = _draft(path, out_dir, edit or WheelEdit(), stack, dry_run=dry_run)
         if output is None:
             return draft
-        in_place = _is_same_file(path, draft.path)
         # The proof: the output is read as any wheel is, before it gets its name.
         with Wheel.open(output.temporary, filename=draft.path.name) as proof:
             proof.require_sound()
             findings = tuple(proof.findings)
-        try:
-            written = output.publish(replace=replace if in_place else force, fsync=fsync or replace)
-        except OutputExistsError:
-            if not in_place:
-                raise
-            raise OutputExistsError(
-                f"{str(draft.path)!r} is the input itself",
-                hint="give --replace to replace it, or -o for another folder",
-            ) from None
-    if replace and not _is_same_file(path, draft.path):
-        try:
-            path.unlink()
-        except OSError as error:
-            raise FileError.of(f"remove (the output {str(draft.path)!r} is written)", path, error) from error
+        written = output.succeed(path, replace=replace, force=force, fsync=fsync)
     return draft._replace(written=written, findings=findings)
 
 
@@ -139,20 +127,13 @@ def _draft(
         if dry_run:
             return Repacked(path, target, plan.changes, written=False, size=None), None
         before = os.fstat(source.archive.fd)
-        mode = stat.S_IMODE(before.st_mode) if _is_same_file(path, target) else None
+        mode = stat.S_IMODE(before.st_mode) if is_same_file(path, target) else None
         output = stack.enter_context(OutputFile(target, mode=mode))
         size = plan.write(output.fd)
         after = os.fstat(source.archive.fd)
         if (before.st_size, before.st_mtime_ns) != (after.st_size, after.st_mtime_ns):
             raise WheelError(f"{path.name}: the file changed while it was read")
     return Repacked(path, target, plan.changes, written=False, size=size), output
-
-
-def _is_same_file(one: Path, other: Path) -> bool:
-    try:
-        return os.path.samefile(one, other)
-    except OSError:
-        return False
 
 
 class _Added(NamedTuple):

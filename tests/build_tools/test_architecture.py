@@ -45,13 +45,14 @@ build_tools.wheels.sbom
 build_tools.wheels.change
 build_tools.wheels.header_edit
 build_tools.wheels.rewrite
-build_tools.wheels.batch
 build_tools.wheels.selection
 build_tools.wheels.unpacked
 build_tools.wheels.diff
 build_tools.wheels.facts
 build_tools.wheels.check
 build_tools.sdist
+build_tools.sdist_rewrite
+build_tools.batch
 build_tools.smoke_plan
 build_tools.plan
 build_tools.project

@@ -1,4 +1,4 @@
-"""Rewrite several wheels: the good ones are written, the bad ones named."""
+"""Rewrite several wheels and sdists: the good ones are written, the bad ones named."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ def repack_all(
     """Rewrite ``wheels``, each as :func:`repack` does; one that fails does not stop the others.
 
     Args:
-        wheels, out_dir, edit, replace, force, fsync, dry_run: as for :func:`repack`.
+        wheels: wheels, and sdists, which :func:`repack_sdist` rewrites.
+        out_dir, edit, replace, force, fsync, dry_run: as for :func:`repack`.
         jobs: how many wheels are worked on at once; ``None``: one on each core.
         watch: a context manager for each wheel while it is worked on, in the thread that does it.
 
@@ -43,7 +44,7 @@ def repack_all(
 
     def work(wheel: Path) -> Repacked:
         with watch(wheel):
-            return repack(wheel, out_dir, edit, replace=replace, force=force, fsync=fsync, dry_run=dry_run)
+            return _repack(wheel, out_dir, edit, replace=replace, force=force, fsync=fsync, dry_run=dry_run)
 
     if len(paths) > 1:
         _check_outputs(paths, out_dir, edit)
@@ -59,7 +60,7 @@ def _check_outputs(
     faults = []
     for wheel in wheels:
         try:
-            target = os.path.realpath(repack(wheel, out_dir, edit, dry_run=True).path)
+            target = os.path.realpath(_repack(Path(wheel), out_dir, edit, dry_run=True).path)
         except ReleaseError:
             continue  # named when its turn comes
         sources.setdefault(target, []).append(os.fspath(wheel))
@@ -72,3 +73,11 @@ def _check_outputs(
     ]
     if faults:
         raise EditError(faults, hint="nothing was written: choose another folder with -o, or one run for each")
+
+
+def _repack(path: Path, out_dir: str | os.PathLike[str] | None, edit: WheelEdit, **options: bool) -> Repacked:
+    if not path.name.endswith(".tar.gz"):
+        return repack(path, out_dir, edit, **options)
+    from build_tools.sdist_rewrite import repack_sdist  # tarfile is costly, and most runs have wheels
+
+    return repack_sdist(path, out_dir, edit, **options)
