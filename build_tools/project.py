@@ -2,8 +2,8 @@
 
 The sdist is built first and settled (times, owners, modes), then the wheel is built from what it
 unpacks to: so the sdist that is given out is known to build, and builds that very wheel again. The
-build gets SOURCE_DATE_EPOCH (1980-01-01 where the caller has none) and a umask of its own, so that
-the same sources give the same bytes. Both appear in the output folder only when they are whole.
+build gets SOURCE_DATE_EPOCH (see :func:`source_time`) and a umask of its own, so that the same
+sources give the same bytes. Both appear in the output folder only when they are whole.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from build_tools.errors import BuildError, FileError, ReleaseError, ToolError
 from build_tools.plan import check_project_folder, find_version_file
 from build_tools.report import Report, silent
 from build_tools.sdist import ENDING, Sdist, read_sdist, settle_sdist, unpack_sdist
+from build_tools.source_time import source_time
 from build_tools.version import parse_version, read_version
 from build_tools.wheels.edit import WheelEdit
 from build_tools.wheels.name import WheelName, normalize_name
 from build_tools.wheels.output import OutputFile
 from build_tools.wheels.rewrite import repack
-from build_tools.wheels.times import FIRST_SECOND, epoch_seconds
 from build_tools.wheels.wheel import Wheel
 
 _NOISE = ("ERROR Backend subprocess exited", "TIP ", "NOTE ", "* ", "Command '[")
@@ -95,7 +95,7 @@ def build_project(
     edit = WheelEdit(local=local) if local is not None else None
     version_file = find_version_file(source)
     expected = read_version(version_file) if version_file is not None else None
-    epoch = epoch_seconds() or FIRST_SECOND
+    epoch = source_time(source)
     _require_build()
     with tempfile.TemporaryDirectory(prefix="te-wheel-build-") as scratch:
         run = _Run(Path(scratch).resolve(), epoch, version_file, verbose, report)

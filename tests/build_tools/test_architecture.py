@@ -55,6 +55,7 @@ build_tools.sdist_rewrite
 build_tools.batch
 build_tools.smoke_plan
 build_tools.plan
+build_tools.source_time
 build_tools.project
 build_tools.smoke_probe
 build_tools.smoke_result
