@@ -132,6 +132,8 @@ def repack(arguments: argparse.Namespace, console: Console) -> int:
         remove=arguments.remove,
         add_file=arguments.add_file,
         remove_file=arguments.remove_file,
+        sync=arguments.sync,
+        repair=arguments.repair,
     )
     made = repack_all(
         arguments.wheels,
@@ -141,6 +143,7 @@ def repack(arguments: argparse.Namespace, console: Console) -> int:
         force=arguments.force,
         fsync=arguments.fsync,
         dry_run=arguments.dry_run,
+        verify=arguments.verify,
     )
     code = DONE
     listed: list[dict[str, object]] = []

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from build_tools.errors import EditError, ReleaseError
 from build_tools.wheels.edit import WheelEdit
-from build_tools.wheels.rewrite import Repacked, repack
+from build_tools.wheels.repacked import Repacked, repack
 
 
 def repack_all(
@@ -20,6 +20,7 @@ def repack_all(
     force: bool = False,
     fsync: bool = False,
     dry_run: bool = False,
+    verify: str = "structure",
 ) -> Iterator[tuple[Path, Repacked | ReleaseError]]:
     """Rewrite ``wheels`` in order, each as :func:`repack` does; one that fails does not stop the others.
 
@@ -31,7 +32,9 @@ def repack_all(
         _check_outputs(wheels, out_dir, edit)
     for wheel in wheels:
         try:
-            made = repack(wheel, out_dir, edit, replace=replace, force=force, fsync=fsync, dry_run=dry_run)
+            made = repack(
+                wheel, out_dir, edit, replace=replace, force=force, fsync=fsync, dry_run=dry_run, verify=verify
+            )
         except ReleaseError as error:
             yield Path(wheel), error
         else:

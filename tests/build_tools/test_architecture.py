@@ -26,6 +26,7 @@ build_tools.wheels.times
 build_tools.wheels.finding
 build_tools.wheels.zip_format
 build_tools.wheels.deflate
+build_tools.wheels.mending
 build_tools.wheels.member_names
 build_tools.wheels.name
 build_tools.wheels.core_metadata
@@ -37,13 +38,17 @@ build_tools.wheels.central_directory
 build_tools.wheels.archive
 build_tools.wheels.archive_writer
 build_tools.wheels.wheel
+build_tools.wheels.check
 build_tools.wheels.edit
 build_tools.wheels.header_edit
+build_tools.wheels.sync
+build_tools.wheels.repair
+build_tools.wheels.mended
 build_tools.wheels.rewrite
+build_tools.wheels.repacked
 build_tools.wheels.batch
 build_tools.wheels.unpacked
 build_tools.wheels.facts
-build_tools.wheels.check
 build_tools.sdist
 build_tools.smoke_plan
 build_tools.plan
