@@ -10,7 +10,7 @@ from pathlib import Path
 from build_tools.errors import EditError, ReleaseError
 from build_tools.parallel import in_order
 from build_tools.wheels.edit import WheelEdit
-from build_tools.wheels.rewrite import Repacked, repack
+from build_tools.wheels.repacked import Repacked, repack
 
 
 def repack_all(
@@ -22,6 +22,7 @@ def repack_all(
     force: bool = False,
     fsync: bool = False,
     dry_run: bool = False,
+    verify: str = "structure",
     jobs: int | None = 1,
     watch: Callable[[Path], AbstractContextManager[object]] = nullcontext,
 ) -> Iterator[tuple[Path, Repacked | ReleaseError]]:
@@ -29,7 +30,7 @@ def repack_all(
 
     Args:
         wheels: wheels, and sdists, which :func:`repack_sdist` rewrites.
-        out_dir, edit, replace, force, fsync, dry_run: as for :func:`repack`.
+        out_dir, edit, replace, force, fsync, dry_run, verify: as for :func:`repack`.
         jobs: how many wheels are worked on at once; ``None``: one on each core.
         watch: a context manager for each wheel while it is worked on, in the thread that does it.
 
@@ -44,7 +45,8 @@ def repack_all(
 
     def work(wheel: Path) -> Repacked:
         with watch(wheel):
-            return _repack(wheel, out_dir, edit, replace=replace, force=force, fsync=fsync, dry_run=dry_run)
+            options = {"replace": replace, "force": force, "fsync": fsync, "dry_run": dry_run}
+            return _repack(wheel, out_dir, edit, verify, **options)
 
     if len(paths) > 1:
         _check_outputs(paths, out_dir, edit)
@@ -75,9 +77,11 @@ def _check_outputs(
         raise EditError(faults, hint="nothing was written: choose another folder with -o, or one run for each")
 
 
-def _repack(path: Path, out_dir: str | os.PathLike[str] | None, edit: WheelEdit, **options: bool) -> Repacked:
+def _repack(
+    path: Path, out_dir: str | os.PathLike[str] | None, edit: WheelEdit, verify: str = "structure", **options: bool
+) -> Repacked:
     if not path.name.endswith(".tar.gz"):
-        return repack(path, out_dir, edit, **options)
+        return repack(path, out_dir, edit, verify=verify, **options)
     from build_tools.sdist_rewrite import repack_sdist  # tarfile is costly, and most runs have wheels
 
-    return repack_sdist(path, out_dir, edit, **options)
+    return repack_sdist(path, out_dir, edit, **options)  # it has no digests, and its one checksum is always compared

@@ -252,11 +252,22 @@ def _repack_arguments(sub: argparse.ArgumentParser) -> None:
     files.add_argument(
         "--remove-file", action="append", default=[], metavar="GLOB", help="remove members; * in a part, ** across"
     )
+    mend = sub.add_argument_group("a wheel that is not sound")
+    mend.add_argument(
+        "--sync",
+        choices=("filename", "metadata"),
+        help="where the parts disagree, the side that wins, before all edits",
+    )
+    mend.add_argument("--repair", action="store_true", help="mend RECORD, archive and folders where it takes no guess")
     run = sub.add_argument_group("the run")
     run.add_argument("--replace", action="store_true", help="remove the input once the output is on the disk")
     run.add_argument("--force", action="store_true", help="replace an output that is there with other bytes")
     run.add_argument("--fsync", action="store_true", help="return only when the output is on the disk")
     run.add_argument("--dry-run", action="store_true", help="print what would change, write nothing")
+    run.add_argument(
+        "--verify", choices=("structure", "hashes"), default="structure",
+        help="how closely input and output are read: hashes compares every CRC and digest (default: structure)",
+    )  # fmt: skip
     _jobs(run)
     _json(run)
 

@@ -137,6 +137,8 @@ def repack(arguments: argparse.Namespace, console: Console) -> int:
         remove=arguments.remove,
         add_file=arguments.add_file,
         remove_file=arguments.remove_file,
+        sync=arguments.sync,
+        repair=arguments.repair,
     )
     wheels = select_files(arguments.wheels)
     progress = console.progress(wheels)
@@ -148,6 +150,7 @@ def repack(arguments: argparse.Namespace, console: Console) -> int:
         force=arguments.force,
         fsync=arguments.fsync,
         dry_run=arguments.dry_run,
+        verify=arguments.verify,
         jobs=arguments.jobs,
         watch=progress.at,
     )

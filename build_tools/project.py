@@ -29,7 +29,7 @@ from build_tools.version import parse_version, read_version
 from build_tools.wheels.edit import WheelEdit
 from build_tools.wheels.name import WheelName, normalize_name
 from build_tools.wheels.output import OutputFile
-from build_tools.wheels.rewrite import repack
+from build_tools.wheels.repacked import repack
 from build_tools.wheels.wheel import Wheel
 
 _NOISE = ("ERROR Backend subprocess exited", "TIP ", "NOTE ", "* ", "Command '[")

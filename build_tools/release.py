@@ -24,7 +24,7 @@ from build_tools.wheels.change import Change
 from build_tools.wheels.check import check_wheel
 from build_tools.wheels.name import WheelName, normal_form
 from build_tools.wheels.output import OutputFile, OutputFolder
-from build_tools.wheels.rewrite import repack
+from build_tools.wheels.repacked import repack
 
 SUMS = "SHA256SUMS"
 FACTS = "release.json"

@@ -30,7 +30,7 @@ from build_tools.wheels.header_edit import edit_metadata
 from build_tools.wheels.headers import Headers
 from build_tools.wheels.name import WheelName, normalize_name, parse_stem
 from build_tools.wheels.output import OutputFile, is_same_file
-from build_tools.wheels.rewrite import Repacked
+from build_tools.wheels.repacked import Repacked
 from build_tools.wheels.times import epoch_seconds
 
 _MAX_TEXT = 32 << 20
@@ -161,7 +161,9 @@ class _Plan:
         self.changes = tuple(change for change in changes if change.old != change.new)
 
     def _check_edit(self, edit: WheelEdit) -> None:
-        given = [field for field, value in edit._asdict().items() if value not in (None, ()) and field not in _ALLOWED]
+        given = [
+            field for field, value in edit._asdict().items() if value not in (None, (), False) and field not in _ALLOWED
+        ]
         if given:
             options = ", ".join(f"--{field.replace('_', '-')}" for field in given)
             raise EditError(f"{self._source.path.name}: {options}: an sdist has no tags, and its files are its source")

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from build_tools.wheels.edit import WheelEdit
     from build_tools.wheels.finding import Finding, Severity
     from build_tools.wheels.name import WheelName
-    from build_tools.wheels.rewrite import Repacked, repack
+    from build_tools.wheels.repacked import Repacked, repack
     from build_tools.wheels.unpacked import Packed, pack, unpack
     from build_tools.wheels.wheel import Wheel
 
@@ -28,9 +28,9 @@ __all__ = [
 
 # Imported when they are asked for: a command line that starts often pays for what it uses.
 _HOMES = {
-    "Change": "change", "Finding": "finding", "Packed": "unpacked", "Repacked": "rewrite", "Severity": "finding",
+    "Change": "change", "Finding": "finding", "Packed": "unpacked", "Repacked": "repacked", "Severity": "finding",
     "Wheel": "wheel", "WheelEdit": "edit", "WheelName": "name",
-    "check_wheel": "check", "diff_wheels": "diff", "pack": "unpacked", "repack": "rewrite", "unpack": "unpacked",
+    "check_wheel": "check", "diff_wheels": "diff", "pack": "unpacked", "repack": "repacked", "unpack": "unpacked",
 }  # fmt: skip
 
 

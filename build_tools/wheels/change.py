@@ -14,8 +14,8 @@ class Change(NamedTuple):
     """One thing that a rewrite changes, or in which two wheels differ.
 
     Attributes:
-        where: ``filename``, ``folder``, ``METADATA``, ``WHEEL`` or ``files``.
-        field: the header, or the member.
+        where: ``filename``, ``folder``, ``METADATA``, ``WHEEL``, ``files``, ``RECORD`` or ``archive``.
+        field: the header, the member, or the rule that the archive broke.
         old, new: what stood there before and after; ``None`` for nothing.
     """
 

@@ -30,10 +30,14 @@ def check_wheel(path: str | os.PathLike[str], *, hashes: bool = False) -> list[F
         FileError: the file is not there, is no regular file or cannot be read.
     """
     with Wheel.open(path) as wheel:
-        findings = list(wheel.findings)
-        findings += _check_values(wheel)
-        if hashes:
-            findings += _check_hashes(wheel)
+        return all_findings(wheel, hashes=hashes)
+
+
+def all_findings(wheel: Wheel, *, hashes: bool = False) -> list[Finding]:
+    """As :func:`check_wheel`, of a wheel that is open."""
+    findings = [*wheel.findings, *_check_values(wheel)]
+    if hashes:
+        findings += _check_hashes(wheel)
     return findings
 
 

@@ -13,6 +13,7 @@ from build_tools.version import parse_local, parse_version
 from build_tools.wheels.core_metadata import check_field, check_values, is_repeatable
 from build_tools.wheels.headers import check_value, is_field_name
 from build_tools.wheels.member_names import is_odd, is_unsafe
+from build_tools.wheels.mending import SIDES
 from build_tools.wheels.name import TAG_KINDS, check_build_tag, normalize_name, parse_tag_set
 
 _ACROSS = {"**/": "(?:.*?/)??", "**": ".*?"}
@@ -26,6 +27,8 @@ class _WheelEdit(NamedTuple):
     python_tag: str | None
     abi_tag: str | None
     platform_tag: str | None
+    sync: str | None
+    repair: bool
     set: tuple[str, ...]
     add: tuple[str, ...]
     remove: tuple[str, ...]
@@ -47,6 +50,9 @@ class WheelEdit(_WheelEdit):
         remove: fields of METADATA to remove.
         add_file: ``"SRC=DEST"`` files to put into the wheel (split at the last ``=``).
         remove_file: patterns of members to remove: ``*`` within a part, ``**`` across parts.
+        sync: where the parts of the wheel disagree, the side that wins: ``"filename"``, or ``"metadata"`` for
+            METADATA and WHEEL. It comes first, every other change after it.
+        repair: mend what takes no guess: RECORD, the form of the archive, the names of the folders.
 
     Raises:
         EditError: with every fault of every value.
@@ -72,14 +78,16 @@ class WheelEdit(_WheelEdit):
         remove: str | Iterable[str] = (),
         add_file: str | Iterable[str] = (),
         remove_file: str | Iterable[str] = (),
+        sync: str | None = None,
+        repair: bool = False,
     ) -> Self:
         """Check every value."""
-        texts = (name, version, local, build, python_tag, abi_tag, platform_tag)
+        texts = (name, version, local, build, python_tag, abi_tag, platform_tag, sync)
         lists = [
             (values,) if isinstance(values, str) else tuple(values)
             for values in (set, add, remove, add_file, remove_file)
         ]
-        edit = super().__new__(cls, *texts, *lists)
+        edit = super().__new__(cls, *texts, repair, *lists)
         edit._check()
         return edit
 
@@ -109,6 +117,7 @@ class WheelEdit(_WheelEdit):
         faults.attempt(self._check_repeated)
         check(split_file, *self.add_file)
         check(_check_pattern, *self.remove_file)
+        check(_check_side, self.sync)
         faults.raise_any(EditError)
 
     def _check_locals(self) -> None:
@@ -225,3 +234,8 @@ def _check_pattern(pattern: str) -> None:
     if not pattern:
         raise EditError("an empty file pattern matches nothing")
     _check_protected(pattern)
+
+
+def _check_side(side: str) -> None:
+    if side not in SIDES:
+        raise EditError(f"sync is {side!r}, expected {' or '.join(map(repr, SIDES))}")

@@ -7,16 +7,14 @@ members that stay are taken over as compressed bytes, METADATA, WHEEL and RECORD
 from __future__ import annotations
 
 import hashlib
-import os
 import stat
 import zlib
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from build_tools.errors import EditError, Faults, FileError, WheelError
+from build_tools.errors import EditError, Faults, FileError
 from build_tools.version import parse_version, with_local
 from build_tools.wheels import zip_format as fmt
 from build_tools.wheels.archive_writer import ArchiveWriter, Content
@@ -24,116 +22,14 @@ from build_tools.wheels.central_directory import Member
 from build_tools.wheels.change import Change, WheelFile, file_change, header_changes
 from build_tools.wheels.deflate import Piece, deflate_files, file_blocks
 from build_tools.wheels.edit import WheelEdit, is_protected, pattern_regex, split_file
-from build_tools.wheels.finding import Finding
 from build_tools.wheels.header_edit import edit_metadata, edit_wheel
 from build_tools.wheels.member_names import DATA_SCHEMES, check_names, is_data_path
+from build_tools.wheels.mended import Mended
 from build_tools.wheels.name import WheelName, parse_tag_set
-from build_tools.wheels.output import OutputFile, is_same_file
 from build_tools.wheels.record import Record, Row, digest_text
 from build_tools.wheels.times import epoch_dos_time
-from build_tools.wheels.wheel import SIGNATURES, SoundWheel, Wheel
+from build_tools.wheels.wheel import SIGNATURES
 from build_tools.wheels.zip_format import Entry
-
-
-class _Repacked(NamedTuple):
-    source: Path
-    path: Path
-    changes: tuple[Change, ...]
-    written: bool
-    size: int | None
-    findings: tuple[Finding, ...] = ()
-    notes: tuple[str, ...] = ()
-
-
-class Repacked(_Repacked):
-    """What a rewrite made.
-
-    Attributes:
-        source: the wheel that was read.
-        path: the wheel that was written (or would be, in a dry run).
-        changes: what differs between the two; empty where nothing does.
-        written: whether ``path`` has new bytes now; false in a dry run, and where the same bytes
-            were there already.
-        size: bytes of the output; ``None`` in a dry run.
-        findings: what `te-wheel check` says of the output, none of it blocking; empty in a dry run.
-        notes: what a person should know of what was not changed.
-    """
-
-    @cached_property
-    def sha256(self) -> str | None:
-        """The SHA-256 of the output in hex, read from the file when first asked for; ``None`` in a dry run."""
-        if self.size is None:
-            return None
-        with open(self.path, "rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def repack(
-    wheel: str | os.PathLike[str],
-    out_dir: str | os.PathLike[str] | None = None,
-    edit: WheelEdit | None = None,
-    *,
-    replace: bool = False,
-    force: bool = False,
-    fsync: bool = False,
-    dry_run: bool = False,
-) -> Repacked:
-    """Rewrite one wheel.
-
-    Args:
-        wheel: the wheel to read. It is never changed, unless ``replace`` says so.
-        out_dir: where the output goes, made if missing; ``None`` for the wheel's own folder.
-        edit: what to change; nothing for a pass that brings the wheel into normal form.
-        replace: remove the input once the output is safe on the disk; needed where the output
-            would have the very path of the input.
-        force: replace an output that is there with other bytes.
-        fsync: return only when the output is on the disk.
-        dry_run: decide everything, write nothing.
-
-    Returns:
-        The path of the output, what changed, and whether anything was written.
-
-    Raises:
-        FileError: a file cannot be read or written.
-        WheelError: the file is no wheel, or breaks a rule (all breaches are named).
-        EditError: the edit cannot be applied to this wheel.
-        OutputExistsError: the output is there with other bytes, or is the input.
-
-    The same input and edit always give the same bytes. Members that are not edited keep their
-    compressed bytes, modes, times and order. See wheel specifications: Binary distribution
-    format, Recording installed projects.
-    """
-    path = Path(wheel)
-    with ExitStack() as stack:
-        # The input is closed and forgotten before the output is read: each may take much memory.
-        draft, output = _draft(path, out_dir, edit or WheelEdit(), stack, dry_run=dry_run)
-        if output is None:
-            return draft
-        # The proof: the output is read as any wheel is, before it gets its name.
-        with Wheel.open(output.temporary, filename=draft.path.name) as proof:
-            proof.require_sound()
-            findings = tuple(proof.findings)
-        written = output.succeed(path, replace=replace, force=force, fsync=fsync)
-    return draft._replace(written=written, findings=findings)
-
-
-def _draft(
-    path: Path, out_dir: str | os.PathLike[str] | None, edit: WheelEdit, stack: ExitStack, *, dry_run: bool
-) -> tuple[Repacked, OutputFile | None]:
-    """What the rewrite of ``path`` makes, and the output with all its bytes; ``None`` for it in a dry run."""
-    with Wheel.open(path) as source:
-        plan = Rewrite(source.require_sound(), edit)
-        target = (path.parent if out_dir is None else Path(out_dir)) / plan.name.filename
-        if dry_run:
-            return Repacked(path, target, plan.changes, written=False, size=None), None
-        before = os.fstat(source.archive.fd)
-        mode = stat.S_IMODE(before.st_mode) if is_same_file(path, target) else None
-        output = stack.enter_context(OutputFile(target, mode=mode))
-        size = plan.write(output.fd)
-        after = os.fstat(source.archive.fd)
-        if (before.st_size, before.st_mtime_ns) != (after.st_size, after.st_mtime_ns):
-            raise WheelError(f"{path.name}: the file changed while it was read")
-    return Repacked(path, target, plan.changes, written=False, size=size), output
 
 
 class _Added(NamedTuple):
@@ -145,7 +41,7 @@ class _Added(NamedTuple):
 
 
 class Rewrite:
-    """What one edit makes of one sound wheel: decided, not yet written.
+    """What one edit makes of one wheel, sound or mended: decided, not yet written.
 
     Attributes:
         name: the name of the output.
@@ -156,21 +52,22 @@ class Rewrite:
         FileError: a file to add cannot be read.
     """
 
-    def __init__(self, wheel: SoundWheel, edit: WheelEdit) -> None:
-        self._wheel = wheel
+    def __init__(self, mended: Mended, edit: WheelEdit) -> None:
+        wheel = self._wheel = mended.wheel
+        self._members = mended.members
         self._edit = edit
         self._epoch = epoch_dos_time()
         faults = Faults()
         self.name = faults.attempt(partial(self._new_name, wheel.name)) or wheel.name
         # A file that is added may stand in a .data folder that the wheel does not have yet.
-        self._folders = {wheel.dist_info: self.name.dist_info, wheel.name.data: self.name.data}
-        self._folders |= dict.fromkeys(wheel.data, self.name.data)
+        self._folders = dict.fromkeys((wheel.name.dist_info, wheel.dist_info), self.name.dist_info)
+        self._folders |= dict.fromkeys((wheel.name.data, *wheel.data), self.name.data)
         metadata = faults.attempt(partial(edit_metadata, wheel.metadata, wheel.name, self.name, edit))
         self._gone = faults.attempt(self._removed) or {}
         added = faults.attempt(self._added) or {}
         faults.raise_any(FileError if all(isinstance(error, FileError) for error in faults.errors) else EditError)
-        headers = {"METADATA": (wheel.metadata, metadata or wheel.metadata)}
-        headers["WHEEL"] = (wheel.wheel, edit_wheel(wheel.wheel, self.name))
+        headers = {"METADATA": (mended.metadata, metadata or wheel.metadata)}
+        headers["WHEEL"] = (mended.header, edit_wheel(wheel.wheel, self.name))
         self._contents = {
             wheel.member(file): after.to_bytes() for file, (before, after) in headers.items() if after != before
         }
@@ -182,6 +79,7 @@ class Rewrite:
         for file, (before, after) in headers.items():
             changes += header_changes(file, before, after)
         changes += self._file_changes(added)
+        changes += mended.changes
         self.changes = tuple(change for change in changes if change.old != change.new)
 
     def _file_changes(self, added: dict[str, _Added]) -> list[Change]:
@@ -249,7 +147,7 @@ class Rewrite:
         wheel = self._wheel
         body: dict[str, Member | Content | _Added] = {}
         info: dict[str, Member | Content | _Added] = {}
-        for member in wheel.archive.members:
+        for member in self._members:
             if member.name in self._gone or member.name == wheel.member("RECORD"):
                 continue
             name = self._rename(member.name)
@@ -316,14 +214,20 @@ class Rewrite:
             else:
                 _write_added(writer, item, pieces)
                 rows[name] = item.row
-        own = archive.by_name[self._wheel.member("RECORD")]
-        data = self._new_record(rows).to_bytes()
-        name = self._rename(own.name)
-        if data == archive.read(own, own.size):
+        self._write_record(writer, self._new_record(rows).to_bytes())
+        return writer.finish()
+
+    def _write_record(self, writer: ArchiveWriter, data: bytes) -> None:
+        archive = self._wheel.archive
+        own = archive.by_name.get(self._wheel.member("RECORD"))
+        name = f"{self.name.dist_info}/RECORD"
+        if own is None:
+            metadata = archive.by_name[self._wheel.member("METADATA")]
+            writer.add(Content.make(self._entry(metadata, name), data))
+        elif data == archive.read(own, own.size):
             writer.keep(archive, own, name)
         else:
             writer.add(Content.make(self._entry(own, name), data))
-        return writer.finish()
 
     def _new_record(self, changed: dict[str, Row]) -> Record:
         rows: list[Row] = []

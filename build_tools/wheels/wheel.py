@@ -26,6 +26,7 @@ from build_tools.wheels.core_metadata import NEWEST, is_repeatable
 from build_tools.wheels.finding import Finding
 from build_tools.wheels.headers import Headers
 from build_tools.wheels.member_names import DATA_SCHEMES, is_data_path
+from build_tools.wheels.mending import hint
 from build_tools.wheels.name import MAX_TAGS, WheelName, compress_tags, decode_url, normalize_name, parse_stem, shorten
 from build_tools.wheels.record import Record
 
@@ -36,9 +37,6 @@ MAX_RECORD = 128 << 20
 SIGNATURES = ("RECORD.jws", "RECORD.p7s")
 KNOWN_WHEEL = (1, 0)
 
-_DISAGREEMENTS = {
-    "filename", "dist-info-name", "data-name", "metadata-name", "metadata-version-field", "wheel-tags", "wheel-build"
-}  # fmt: skip
 _REQUIRED = {"metadata-version", "name", "version"}
 
 T = TypeVar("T")
@@ -166,14 +164,17 @@ class Wheel:
         Raises:
             WheelError: with every one of them.
         """
-        blocking = [finding for finding in findings if finding.blocks]
-        if blocking:
-            hint = None
-            if all(finding.code in _DISAGREEMENTS for finding in blocking):
-                hint = "`te-wheel unpack` and `te-wheel pack` make a wheel that agrees with its METADATA and WHEEL"
-                if any(finding.code == "wheel-build" for finding in blocking) and self.name and self.name.build:
-                    hint += f"; `pack --build {self.name.build}` keeps the build tag of the file name"
-            raise WheelError([f"{self.path.name}: {finding}" for finding in blocking], hint=hint)
+        if blocking := [finding for finding in findings if finding.blocks]:
+            mends = hint({finding.code for finding in blocking})
+            raise WheelError([f"{self.path.name}: {finding}" for finding in blocking], hint=mends)
+
+    def header_findings(self, name: WheelName | None, metadata: Headers, wheel: Headers) -> list[Finding]:
+        """What would be found in these headers under the file name ``name``; by themselves where that is ``None``."""
+        other = object.__new__(Wheel)
+        vars(other).update(vars(self), findings=[], name=name, metadata=metadata, wheel=wheel)
+        other._check_metadata()
+        other._check_wheel()
+        return other.findings
 
     def member(self, file: str) -> str:
         """The member of ``.dist-info`` that is called ``file``."""

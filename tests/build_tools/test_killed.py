@@ -173,7 +173,8 @@ def test_an_interrupt_at_the_start_is_no_traceback(delay: float, wheel: Path, tm
     time.sleep(delay)
     run.send_signal(signal.SIGINT)
     _, said = run.communicate()
-    assert "Traceback" not in said or "build_tools" not in said  # Python's own start prints one
+    # Python's own start prints one, and so do the first milliseconds of the first module.
+    assert "build_tools/" not in said.replace("build_tools/__main__.py", "")
     assert run.returncode == 0 or not list(out.iterdir())
 
 
