@@ -24,7 +24,7 @@ from build_tools.console import Console
 from build_tools.errors import ReleaseError, UsageError
 
 _REPEATED = {
-    "wheels", "files", "set", "add", "remove", "add_file", "remove_file", "imports", "requires", "only"
+    "wheels", "files", "set", "add", "remove", "add_file", "sbom_add", "remove_file", "imports", "requires", "only"
 }  # fmt: skip
 _PATHS = {
     "wheels": "WHEEL", "wheel": "WHEEL", "files": "FILE", "folder": "DIR", "src": "SRC", "project": "SRC",
@@ -249,6 +249,9 @@ def _repack_arguments(sub: argparse.ArgumentParser) -> None:
     headers.add_argument("--remove", action="append", default=[], metavar="F", help="remove a field; repeatable")
     files = sub.add_argument_group("files")
     files.add_argument("--add-file", action="append", default=[], metavar="SRC=DEST", help="add a file; repeatable")
+    files.add_argument(
+        "--sbom-add", action="append", default=[], metavar="FILE", help="add a CycloneDX or SPDX document; repeatable"
+    )
     files.add_argument(
         "--remove-file", action="append", default=[], metavar="GLOB", help="remove members; * in a part, ** across"
     )

@@ -136,6 +136,7 @@ def repack(arguments: argparse.Namespace, console: Console) -> int:
         add=arguments.add,
         remove=arguments.remove,
         add_file=arguments.add_file,
+        sbom_add=arguments.sbom_add,
         remove_file=arguments.remove_file,
         sync=arguments.sync,
         repair=arguments.repair,

@@ -53,7 +53,7 @@ OWN_NAME_HINT = "give it a name, version, local label, build or tag of its own"
 """What helps a variant that would overwrite another file of the release."""
 
 _STRINGS = ("name", "version", "local", "build", "python-tag", "abi-tag", "platform-tag")
-_LISTS = ("set", "add", "remove", "add-file", "remove-file")
+_LISTS = ("set", "add", "remove", "add-file", "sbom-add", "remove-file")
 _ID = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?\Z", re.ASCII)
 
 
@@ -297,6 +297,7 @@ class _Reader:
         values: dict[str, Any] = {key.replace("-", "_"): self.string(table, key, where) for key in _STRINGS}
         values |= {key.replace("-", "_"): self.strings(table, key, where) for key in _LISTS}
         values["add_file"] = tuple(self._source(text, where) for text in values["add_file"])
+        values["sbom_add"] = tuple(str((self.folder / text).absolute()) for text in values["sbom_add"])
         try:
             edit = WheelEdit(**values)
         except ReleaseError as error:

@@ -33,6 +33,7 @@ class _WheelEdit(NamedTuple):
     add: tuple[str, ...]
     remove: tuple[str, ...]
     add_file: tuple[str, ...]
+    sbom_add: tuple[str, ...]
     remove_file: tuple[str, ...]
 
 
@@ -49,6 +50,7 @@ class WheelEdit(_WheelEdit):
         add: ``"Field: value"`` headers to add, where they do not stand already.
         remove: fields of METADATA to remove.
         add_file: ``"SRC=DEST"`` files to put into the wheel (split at the last ``=``).
+        sbom_add: CycloneDX or SPDX documents in JSON to put into ``.dist-info/sboms``.
         remove_file: patterns of members to remove: ``*`` within a part, ``**`` across parts.
         sync: where the parts of the wheel disagree, the side that wins: ``"filename"``, or ``"metadata"`` for
             METADATA and WHEEL. It comes first, every other change after it.
@@ -77,6 +79,7 @@ class WheelEdit(_WheelEdit):
         add: str | Iterable[str] = (),
         remove: str | Iterable[str] = (),
         add_file: str | Iterable[str] = (),
+        sbom_add: str | Iterable[str] = (),
         remove_file: str | Iterable[str] = (),
         sync: str | None = None,
         repair: bool = False,
@@ -85,7 +88,7 @@ class WheelEdit(_WheelEdit):
         texts = (name, version, local, build, python_tag, abi_tag, platform_tag, sync)
         lists = [
             (values,) if isinstance(values, str) else tuple(values)
-            for values in (set, add, remove, add_file, remove_file)
+            for values in (set, add, remove, add_file, sbom_add, remove_file)
         ]
         edit = super().__new__(cls, *texts, repair, *lists)
         edit._check()
@@ -116,6 +119,7 @@ class WheelEdit(_WheelEdit):
         check(_check_removed, *self.remove)
         faults.attempt(self._check_repeated)
         check(split_file, *self.add_file)
+        check(_check_sbom, *self.sbom_add)
         check(_check_pattern, *self.remove_file)
         check(_check_side, self.sync)
         faults.raise_any(EditError)
@@ -239,3 +243,11 @@ def _check_pattern(pattern: str) -> None:
 def _check_side(side: str) -> None:
     if side not in SIDES:
         raise EditError(f"sync is {side!r}, expected {' or '.join(map(repr, SIDES))}")
+
+
+def _check_sbom(text: str) -> None:
+    if not text.endswith(".json"):
+        raise EditError(f"invalid SBOM {text!r}: expected a document in JSON, in a file that ends in .json")
+    from build_tools.wheels.sbom import check_sbom  # few runs add one
+
+    check_sbom(Path(text))

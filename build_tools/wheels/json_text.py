@@ -15,7 +15,7 @@ _TOKEN = re.compile(
     r"""|(-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?|true|false|null))"""
 )
 
-Path = tuple[str | int, ...]
+JsonPath = tuple[str | int, ...]
 
 
 class JsonString(NamedTuple):
@@ -27,7 +27,7 @@ class JsonString(NamedTuple):
         start, end: where it stands in the text, quotes included.
     """
 
-    path: Path
+    path: JsonPath
     value: str
     start: int
     end: int

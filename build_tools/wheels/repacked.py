@@ -121,7 +121,7 @@ def _draft(
         plan = Rewrite(mend(source, edit, hashes=hashes), edit)
         target = (path.parent if out_dir is None else Path(out_dir)) / plan.name.filename
         if dry_run:
-            return Repacked(path, target, plan.changes, written=False, size=None), None
+            return Repacked(path, target, plan.changes, written=False, size=None, notes=tuple(plan.notes)), None
         before = os.fstat(source.archive.fd)
         mode = stat.S_IMODE(before.st_mode) if is_same_file(path, target) else None
         output = stack.enter_context(OutputFile(target, mode=mode))
@@ -129,7 +129,7 @@ def _draft(
         after = os.fstat(source.archive.fd)
         if (before.st_size, before.st_mtime_ns) != (after.st_size, after.st_mtime_ns):
             raise WheelError(f"{path.name}: the file changed while it was read")
-    return Repacked(path, target, plan.changes, written=False, size=size), output
+    return Repacked(path, target, plan.changes, written=False, size=size, notes=tuple(plan.notes)), output
 
 
 def _prove(output: Path, filename: str, *, repaired: bool, hashes: bool) -> tuple[Finding, ...]:

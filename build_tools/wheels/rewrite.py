@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from build_tools.errors import EditError, Faults, FileError
+from build_tools.errors import EditError, Faults, FileError, WheelError
 from build_tools.version import parse_version, with_local
 from build_tools.wheels import zip_format as fmt
 from build_tools.wheels.archive_writer import ArchiveWriter, Content
@@ -23,6 +23,7 @@ from build_tools.wheels.change import Change, WheelFile, file_change, header_cha
 from build_tools.wheels.deflate import Piece, deflate_files, file_blocks
 from build_tools.wheels.edit import WheelEdit, is_protected, pattern_regex, split_file
 from build_tools.wheels.header_edit import edit_metadata, edit_wheel
+from build_tools.wheels.headers import Headers
 from build_tools.wheels.member_names import DATA_SCHEMES, check_names, is_data_path
 from build_tools.wheels.mended import Mended
 from build_tools.wheels.name import WheelName, parse_tag_set
@@ -71,6 +72,9 @@ class Rewrite:
         self._contents = {
             wheel.member(file): after.to_bytes() for file, (before, after) in headers.items() if after != before
         }
+        self.notes: list[str] = []
+        sboms = self._followed_sboms(mended.metadata, (headers["METADATA"][1].get("Name") or "").strip())
+        self._contents |= sboms
         self._items = self._new_items(added)
         changes = [Change("filename", "name", wheel.path.name, self.name.filename)]
         changes += [Change("folder", "dist-info", wheel.dist_info, self.name.dist_info)]
@@ -78,26 +82,51 @@ class Rewrite:
             changes += [Change("folder", "data", folder, self.name.data) for folder in wheel.data]
         for file, (before, after) in headers.items():
             changes += header_changes(file, before, after)
-        changes += self._file_changes(added)
+        changes += self._file_changes(added, sboms)
         changes += mended.changes
         self.changes = tuple(change for change in changes if change.old != change.new)
 
-    def _file_changes(self, added: dict[str, _Added]) -> list[Change]:
-        """The files that go, in the order of the wheel, then those that come, in the order of the output."""
-        come = [(name, item) for name, item in self._items if isinstance(item, _Added)]
-        if not self._gone and not come:
+    def _file_changes(self, added: dict[str, _Added], edited: dict[str, bytes]) -> list[Change]:
+        """The files that go, in the order of the wheel, then those that come or change, in the order of the output."""
+        will = {name: WheelFile.of(item.entry, item.row.digest) for name, item in added.items()}
+        for old, data in edited.items():
+            row, mode = Row.of(self._rename(old), data), self._wheel.archive.by_name[old].entry.mode
+            will[row.path] = WheelFile(mode, len(data), zlib.crc32(data), row.digest)
+        if not self._gone and not will:
             return []
         digests = {row.path: row.digest for row in self._wheel.record.rows}
         gone: list[Change] = []
         was: dict[str, WheelFile] = {}
         for member in self._wheel.archive.members:
             name = self._rename(member.name)
-            if name in added:
+            if name in will:
                 was[name] = WheelFile.of(member.entry, digests.get(member.name, ""))
             elif member.name in self._gone and not member.is_dir:
                 file = WheelFile.of(member.entry, digests.get(member.name, ""))
                 gone.append(file_change(member.name, file, None))
-        return gone + [file_change(name, was.get(name), WheelFile.of(i.entry, i.row.digest)) for name, i in come]
+        return gone + [file_change(name, was.get(name), will[name]) for name, _ in self._items if name in will]
+
+    def _followed_sboms(self, metadata: Headers, project: str) -> dict[str, bytes]:
+        """The documents of ``.dist-info/sboms`` that speak of the wheel itself, as they will be."""
+        inside = f"{self._wheel.dist_info}/sboms/"
+        members = [member for member in self._members if member.name.startswith(inside) and not member.is_dir]
+        if not members:
+            return {}
+        from build_tools.wheels.sbom import MAX_SBOM, follow_sbom, identities  # few wheels have any
+
+        followed: dict[str, bytes] = {}
+        for member in members:
+            if member.name in self._gone or not member.name.endswith(".json"):
+                continue
+            try:
+                before = self._wheel.archive.read(member, MAX_SBOM)
+                after = follow_sbom(before, identities(self._wheel.name, metadata), self.name, project)
+            except WheelError as error:
+                self.notes.append(f"{member.name} stays as it is: {error.reason}")
+                continue
+            if after != before:
+                followed[member.name] = after
+        return followed
 
     # -- deciding -----------------------------------------------------------------------------
 
@@ -166,8 +195,9 @@ class Rewrite:
         time = metadata.entry.dos_time if self._epoch is None else self._epoch
         added: dict[str, _Added] = {}
         faults = Faults()
-        for pair in self._edit.add_file:
-            path, target = split_file(pair)
+        pairs = [split_file(pair) for pair in self._edit.add_file]
+        pairs += [(Path(file), f"{self._wheel.dist_info}/sboms/{Path(file).name}") for file in self._edit.sbom_add]
+        for path, target in pairs:
             name = self._rename(target)
             if name in added:
                 fault = f"{target} is added twice, from {str(added[name].path)!r} and {str(path)!r}"

@@ -8,17 +8,23 @@ Sources: PEP 770; Package-URL specification, type ``pypi``; CycloneDX 1.6; SPDX 
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import quote, unquote
 
-from build_tools.errors import ReleaseError, WheelError
+from build_tools.errors import EditError, FileError, ReleaseError, WheelError
 from build_tools.version import parse_version
-from build_tools.wheels.json_text import JsonString, Path, read_strings, replace_strings
+from build_tools.wheels.headers import Headers
+from build_tools.wheels.json_text import JsonPath, JsonString, read_strings, replace_strings
 from build_tools.wheels.name import WheelName, normalize_name
 
-FOLDER = "sboms"
+MAX_SBOM = 32 << 20
+"""Bytes of a document that is read; a larger one stays as it is."""
+# Of CycloneDX, SPDX 2 and SPDX 3.
+_MARKS = {"bomFormat", "spdxVersion", "@context"}
 _PURL = re.compile(r"(pkg:pypi/)([^@?#/]+)@([^@?#/]+)([?#].*)?\Z", re.IGNORECASE | re.DOTALL)
 # What CycloneDX says that it is about, with or without a purl.
 _SUBJECT = ("metadata", "component", "name")
@@ -72,12 +78,49 @@ class Purl(NamedTuple):
         return f"{self.scheme}{self.name}@{self.version}{self.rest}"
 
 
-def follow_sbom(data: bytes, old: WheelName, new: WheelName, project: str) -> bytes:
-    """The document after the wheel ``old`` became ``new``.
+def check_sbom(file: Path) -> Path:
+    """Return ``file`` if it is a document that may go into a wheel.
+
+    Raises:
+        EditError: it is no CycloneDX or SPDX document in JSON, or too large.
+        FileError: it cannot be read.
+    """
+    try:
+        with file.open("rb") as stream:
+            data = stream.read(MAX_SBOM + 1)
+    except OSError as error:
+        raise FileError.of("read", file, error) from error
+    if len(data) > MAX_SBOM:
+        raise EditError(f"{str(file)!r} is larger than {MAX_SBOM} bytes")
+    try:
+        read_strings(data.decode())
+        document = json.loads(data)
+    except ValueError as error:
+        raise EditError(f"{str(file)!r} is not JSON in UTF-8: {error}") from None
+    if not isinstance(document, dict) or not _MARKS & document.keys():
+        raise EditError(f"{str(file)!r} is no SBOM: expected a CycloneDX or SPDX document in JSON")
+    return file
+
+
+def identities(name: WheelName, metadata: Headers) -> list[WheelName]:
+    """The wheels that a document in a wheel may speak of: that of the file name, and that of METADATA."""
+    found = [name]
+    try:
+        stated = WheelName((metadata.get("Name") or "").strip(), parse_version((metadata.get("Version") or "").strip()))
+    except ReleaseError:
+        return found
+    if (stated.name, stated.version) != (name.name, name.version):
+        found.append(stated)
+    return found
+
+
+def follow_sbom(data: bytes, olds: Iterable[WheelName], new: WheelName, project: str) -> bytes:
+    """The document after the wheel became ``new``.
 
     Args:
         data: a CycloneDX or SPDX document in JSON.
-        old, new: the wheel before and after.
+        olds: the wheel before; several where its parts disagreed.
+        new: the wheel after.
         project: the new name as METADATA spells it.
 
     Returns:
@@ -89,9 +132,15 @@ def follow_sbom(data: bytes, old: WheelName, new: WheelName, project: str) -> by
     """
     try:
         text = data.decode()
-        strings = read_strings(text)
+        for old in olds:
+            text = _follow(text, old, new, project)
     except ValueError as error:
         raise WheelError(f"not JSON in UTF-8: {error}") from None
+    return text.encode()
+
+
+def _follow(text: str, old: WheelName, new: WheelName, project: str) -> str:
+    strings = read_strings(text)
     purls = {string.value: _follow_purl(string.value, old, new) for string in strings}
     own = {_owner(string.path) for string in strings if purls[string.value] and not _is_reference(string.path)}
     own |= {string.path[:-1] for string in strings if string.path == _SUBJECT and _is_name(string.value, old)}
@@ -104,7 +153,7 @@ def follow_sbom(data: bytes, old: WheelName, new: WheelName, project: str) -> by
             if value is not None and value != string.value:
                 yield string, value
 
-    return replace_strings(text, replaced()).encode()
+    return replace_strings(text, replaced())
 
 
 def _follow_purl(text: str, old: WheelName, new: WheelName) -> str | None:
@@ -132,11 +181,11 @@ def _follow_fact(key: str, value: str, old: WheelName, new: WheelName, project: 
     return new.filename if key in _FILES and value == old.filename else None
 
 
-def _owner(path: Path) -> Path:
+def _owner(path: JsonPath) -> JsonPath:
     """The object that a purl belongs to: the one that holds it, or the package around its list of references."""
     return path[:-3] if len(path) > 3 and path[-3] in ("externalRefs", "externalIdentifier") else path[:-1]
 
 
-def _is_reference(path: Path) -> bool:
+def _is_reference(path: JsonPath) -> bool:
     """Whether a purl only points to an entry that stands elsewhere."""
     return isinstance(path[-1], int) or path[-1] == "ref"

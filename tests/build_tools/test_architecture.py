@@ -41,9 +41,9 @@ build_tools.wheels.archive
 build_tools.wheels.archive_writer
 build_tools.wheels.wheel
 build_tools.wheels.check
-build_tools.wheels.edit
 build_tools.wheels.json_text
 build_tools.wheels.sbom
+build_tools.wheels.edit
 build_tools.wheels.change
 build_tools.wheels.header_edit
 build_tools.wheels.sync

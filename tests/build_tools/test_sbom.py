@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,9 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from build_tools.errors import WheelError
+from build_tools.wheels import WheelEdit, check_wheel, diff_wheels, repack
 from build_tools.wheels.json_text import MAX_DEPTH, read_strings, replace_strings
 from build_tools.wheels.name import WheelName
 from build_tools.wheels.sbom import Purl, follow_sbom
+from tests.build_tools.command_line import te_wheel
+from tests.build_tools.wheel_factory import make_wheel
+from tests.build_tools.wheel_reader import content, read_right
 
 OLD = WheelName.parse("demo-1.0-py3-none-any.whl")
 NEW = WheelName.parse("demo_cu12-1.0+c1-py3-none-any.whl")
@@ -39,7 +44,7 @@ NEW_OWN = "pkg:pypi/demo-cu12@1.0%2Bc1?file_name=demo_cu12-1.0%2Bc1-py3-none-any
 
 def follow(document: Any, *, indent: int | None = None, old: WheelName = OLD, new: WheelName = NEW) -> Any:
     data = json.dumps(document, indent=indent).encode()
-    return json.loads(follow_sbom(data, old, new, "Demo-cu12"))
+    return json.loads(follow_sbom(data, [old], new, "Demo-cu12"))
 
 
 def test_r25_the_wheel_itself_follows_and_other_components_stay() -> None:
@@ -57,7 +62,7 @@ def test_every_other_byte_stays_whatever_the_layout(indent: int | None) -> None:
     def spelled(document: Any) -> str:
         return json.dumps(document, indent=indent).replace("libgomp", "lib\\u0067omp\\/") + "\r\n"
 
-    followed = follow_sbom(spelled(CYCLONE).encode(), OLD, NEW, "Demo-cu12")
+    followed = follow_sbom(spelled(CYCLONE).encode(), [OLD], NEW, "Demo-cu12")
     assert followed.decode() == spelled(follow(CYCLONE))
 
 
@@ -100,7 +105,7 @@ def test_spdx_3_elements_follow() -> None:
 def test_a_rewrite_that_changes_nothing_keeps_every_byte() -> None:
     odd = OWN.replace("demo@1.0", "De.Mo@1.0.0").replace("?", "?arch=x&").upper().replace("PKG:PYPI", "pkg:PyPI")
     data = json.dumps({"metadata": {"component": {"name": "DEMO", "version": "v1.0", "purl": odd}}}).encode()
-    assert follow_sbom(data, OLD, OLD, "Demo") == data
+    assert follow_sbom(data, [OLD], OLD, "Demo") == data
 
 
 def test_a_new_build_tag_changes_the_file_name_alone() -> None:
@@ -117,7 +122,7 @@ def test_a_new_build_tag_changes_the_file_name_alone() -> None:
 )
 def test_what_is_no_json_is_refused(data: bytes) -> None:
     with pytest.raises(WheelError, match="not JSON in UTF-8"):
-        follow_sbom(data, OLD, NEW, "x")
+        follow_sbom(data, [OLD], NEW, "x")
 
 
 @pytest.mark.parametrize(
@@ -135,6 +140,78 @@ def test_a_purl_means_the_wheel_in_any_spelling(text: str) -> None:
     assert purl is not None
     assert purl.is_of(OLD)
     assert str(purl) == text
+
+
+# In a wheel
+
+
+def sboms(wheel: Path) -> dict[str, Any]:
+    members = read_right(wheel)
+    return {
+        name.rpartition("/")[2]: json.loads(read.data)
+        for name, read in members.items()
+        if "/sboms/" in name and name.endswith(".json")
+    }
+
+
+def with_sbom(folder: Path, **description: Any) -> Path:
+    files = {"sboms/auditwheel.cdx.json": json.dumps(CYCLONE, indent=2), "sboms/notes.txt": OWN}
+    return make_wheel(folder, dist_info_files=files, **description)
+
+
+def test_r25_a_rewritten_wheel_has_an_sbom_of_itself_and_says_that_it_changed(tmp_path: Path) -> None:
+    wheel = with_sbom(tmp_path)
+    made = repack(wheel, tmp_path / "out", WheelEdit(name="Demo-cu12", local="c1"))
+    assert sboms(made.path) == {"auditwheel.cdx.json": follow(CYCLONE)}
+    assert content(read_right(made.path), "/sboms/notes.txt") == OWN.encode()
+    (change,) = [change for change in made.changes if change.where == "files"]
+    assert change.field == "demo_cu12-1.0+c1.dist-info/sboms/auditwheel.cdx.json"
+    assert diff_wheels(wheel, made.path) == made.changes
+    assert check_wheel(made.path, hashes=True) == []
+    back = repack(made.path, tmp_path / "back", WheelEdit(name="demo", local=""))
+    assert back.path.read_bytes() == repack(wheel, tmp_path / "plain", WheelEdit()).path.read_bytes()
+
+
+def test_an_sbom_follows_a_sync_from_whichever_side_it_spoke_of(tmp_path: Path) -> None:
+    wheel = with_sbom(tmp_path, filename="demo-1.0+c1-py3-none-any.whl")
+    made = repack(wheel, tmp_path / "out", WheelEdit(sync="filename"))
+    component = sboms(made.path)["auditwheel.cdx.json"]["metadata"]["component"]
+    assert (component["version"], component["purl"].partition("?")[0]) == ("1.0+c1", "pkg:pypi/demo@1.0%2Bc1")
+
+
+def test_an_sbom_that_cannot_be_read_stays_and_is_named(tmp_path: Path) -> None:
+    wheel = make_wheel(tmp_path, dist_info_files={"sboms/bad.json": "{"})
+    outcome = te_wheel("repack", wheel, "-o", tmp_path / "out", "--local", "x")
+    assert outcome.code == 0
+    assert "bad.json stays as it is: not JSON" in outcome.err
+    assert read_right(Path(outcome.out.strip()))["demo-1.0+x.dist-info/sboms/bad.json"].data == b"{"
+
+
+def test_sbom_add_puts_a_document_into_the_wheel(tmp_path: Path) -> None:
+    document = tmp_path / "build.spdx.json"
+    document.write_text('{"spdxVersion": "SPDX-2.3"}')
+    outcome = te_wheel("repack", with_sbom(tmp_path), "-o", tmp_path / "out", "--sbom-add", document, "--local", "c1")
+    assert outcome.code == 0, outcome.err
+    assert sboms(Path(outcome.out.strip())).keys() == {"auditwheel.cdx.json", "build.spdx.json"}
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("a.xml", "<bom/>"),
+        ("a.json", "{"),
+        ("a.json", "[]"),
+        ("a.json", "{}"),
+        ("a.json", '{"x": "\ud800"}'),
+        ("b.json", None),
+    ],
+)
+def test_what_is_no_sbom_is_not_added(name: str, text: str | None, tmp_path: Path) -> None:
+    if text is not None:
+        (tmp_path / name).write_text(text, errors="surrogatepass")
+    outcome = te_wheel("repack", make_wheel(tmp_path), "-o", tmp_path / "out", "--sbom-add", tmp_path / name)
+    assert (outcome.code, outcome.out) == (2, "")
+    assert name in outcome.errors[0]
 
 
 # The places of strings in a JSON text
