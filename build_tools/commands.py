@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from build_tools.wheels.facts import WheelFacts
     from build_tools.wheels.finding import Finding
+    from build_tools.wheels.limits import Limits
 
 DONE, FINDINGS, COULD_NOT = 0, 1, 2
 """Exit codes."""
@@ -214,15 +215,16 @@ def pack(arguments: argparse.Namespace, console: Console) -> int:
 
 def check(arguments: argparse.Namespace, console: Console) -> int:
     """Print every finding; a file that breaks a rule is exit code 1."""
-    from build_tools.wheels.check import check_wheel
-    from build_tools.wheels.finding import Severity
+    from build_tools.wheels.limits import Limits
+    from build_tools.wheels.rules import Severity
 
+    limits = Limits.parse(arguments.limit)
     code = DONE
     listed: list[dict[str, object]] = []
     rows: list[tuple[str, ...]] = []
     for path in arguments.files:
         try:
-            findings = check_wheel(path, hashes=arguments.hashes)
+            findings = _check_file(path, arguments, limits)
         except ReleaseError as error:
             code = COULD_NOT
             console.error(error.faults, error.hint)
@@ -242,13 +244,34 @@ def check(arguments: argparse.Namespace, console: Console) -> int:
         for finding in findings:
             if not arguments.json:
                 print(printable(f"{path}: {finding.severity}: {finding}"))
-            console.annotate(str(finding.severity), str(finding), file=path, title=finding.code)
+            console.annotate(str(finding.severity), f"{finding}\n{finding.mend}", file=path, title=finding.code)
+        for mend, codes in _mends(findings).items():
+            console.hint(f"{', '.join(codes)}: {mend}")
         console.say(f"{path}: {errors} errors, {warnings} warnings")
         rows.append((Path(path).name, str(errors), str(warnings)))
     if arguments.json:
         _print_json(listed)
-    console.summary("Checked wheels", ("wheel", "errors", "warnings"), rows)
+    console.summary("Checked files", ("file", "errors", "warnings"), rows)
     return code
+
+
+def _check_file(path: str, arguments: argparse.Namespace, limits: Limits) -> list[Finding]:
+    from build_tools.check_sdist import check_sdist, is_sdist
+    from build_tools.wheels.check import check_wheel
+
+    if is_sdist(path):
+        return check_sdist(path, pypi=arguments.pypi, limits=limits)
+    return check_wheel(path, hashes=arguments.hashes, pypi=arguments.pypi, limits=limits)
+
+
+def _mends(findings: Iterable[Finding]) -> dict[str, list[str]]:
+    """What mends findings, each with the codes of those that it mends."""
+    mends: dict[str, list[str]] = {}
+    for finding in findings:
+        codes = mends.setdefault(finding.mend, [])
+        if finding.code not in codes:
+            codes.append(finding.code)
+    return mends
 
 
 def smoke(arguments: argparse.Namespace, console: Console) -> int:

@@ -32,8 +32,9 @@ from packaging.version import Version
 from build_tools.console import printable
 from build_tools.errors import FileError
 from build_tools.smoke_result import NOT_ASKED, Outcome, SmokeResult
-from build_tools.wheels.finding import Finding, Severity
+from build_tools.wheels.finding import Finding
 from build_tools.wheels.header_edit import Change
+from build_tools.wheels.rules import Severity
 
 SCHEMA = 1
 

@@ -13,21 +13,24 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from build_tools.wheels.check import check_wheel
     from build_tools.wheels.edit import WheelEdit
-    from build_tools.wheels.finding import Finding, Severity
+    from build_tools.wheels.finding import Finding
     from build_tools.wheels.header_edit import Change
+    from build_tools.wheels.limits import Limits
     from build_tools.wheels.name import WheelName
     from build_tools.wheels.rewrite import Repacked, repack
+    from build_tools.wheels.rules import Severity
     from build_tools.wheels.unpacked import Packed, pack, unpack
     from build_tools.wheels.wheel import Wheel
 
 __all__ = [
-    "Change", "Finding", "Packed", "Repacked", "Severity", "Wheel", "WheelEdit", "WheelName",
+    "Change", "Finding", "Limits", "Packed", "Repacked", "Severity", "Wheel", "WheelEdit", "WheelName",
     "check_wheel", "pack", "repack", "unpack",
 ]  # fmt: skip
 
 # Imported when they are asked for: a command line that starts often pays for what it uses.
 _HOMES = {
-    "Change": "header_edit", "Finding": "finding", "Packed": "unpacked", "Repacked": "rewrite", "Severity": "finding",
+    "Change": "header_edit", "Finding": "finding", "Limits": "limits", "Packed": "unpacked", "Repacked": "rewrite",
+    "Severity": "rules",
     "Wheel": "wheel", "WheelEdit": "edit", "WheelName": "name",
     "check_wheel": "check", "pack": "unpacked", "repack": "rewrite", "unpack": "unpacked",
 }  # fmt: skip

@@ -23,9 +23,12 @@ build_tools.child
 build_tools.version
 build_tools.wheels
 build_tools.wheels.times
+build_tools.wheels.limits
+build_tools.wheels.rules
 build_tools.wheels.finding
 build_tools.wheels.zip_format
 build_tools.wheels.deflate
+build_tools.wheels.inflater
 build_tools.wheels.member_names
 build_tools.wheels.name
 build_tools.wheels.core_metadata
@@ -33,6 +36,7 @@ build_tools.wheels.requires
 build_tools.wheels.headers
 build_tools.wheels.record
 build_tools.wheels.output
+build_tools.wheels.header_checks
 build_tools.wheels.central_directory
 build_tools.wheels.archive
 build_tools.wheels.archive_writer
@@ -43,8 +47,16 @@ build_tools.wheels.rewrite
 build_tools.wheels.batch
 build_tools.wheels.unpacked
 build_tools.wheels.facts
+build_tools.wheels.entry_points
+build_tools.wheels.variant
+build_tools.wheels.check_metadata
+build_tools.wheels.check_tree
+build_tools.wheels.check_hashes
+build_tools.wheels.check_pypi
 build_tools.wheels.check
 build_tools.sdist
+build_tools.sdist_reader
+build_tools.check_sdist
 build_tools.smoke_plan
 build_tools.plan
 build_tools.project
