@@ -24,7 +24,8 @@ from build_tools.console import Console
 from build_tools.errors import ReleaseError, UsageError
 
 _REPEATED = {
-    "wheels", "files", "set", "add", "remove", "add_file", "sbom_add", "remove_file", "imports", "requires", "only"
+    "wheels", "files", "set", "add", "remove", "add_file", "sbom_add", "remove_file", "imports", "requires", "only",
+    "limit",
 }  # fmt: skip
 _PATHS = {
     "wheels": "WHEEL", "wheel": "WHEEL", "files": "FILE", "folder": "DIR", "src": "SRC", "project": "SRC",
@@ -196,10 +197,14 @@ def _parser() -> argparse.ArgumentParser:
     sub.add_argument("--build", metavar="B", help='the build tag; "" removes it')
     sub.add_argument("--force", action="store_true", help="replace a wheel that is there with other bytes")
 
-    sub = command("check", commands.check, "report every rule that wheels break")
-    sub.add_argument("files", nargs="+", metavar="FILE", help="a wheel, or a folder of wheels")
+    sub = command("check", commands.check, "report every rule that wheels and sdists break")
+    sub.add_argument("files", nargs="+", metavar="FILE", help="a wheel, an sdist, or a folder of them")
     sub.add_argument("--hashes", action="store_true", help="inflate every member and compare sizes, CRCs and digests")
+    sub.add_argument("--pypi", action="store_true", help="report what PyPI refuses too")
     sub.add_argument("--strict", action="store_true", help="fail on warnings too")
+    sub.add_argument(
+        "--limit", action="append", default=[], metavar="NAME=N", help="read more or less of a file; repeatable"
+    )
     _jobs(sub)
     _json(sub)
 

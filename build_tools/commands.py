@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from build_tools.wheels.change import Change
     from build_tools.wheels.facts import WheelFacts
     from build_tools.wheels.finding import Finding
+    from build_tools.wheels.limits import Limits
 
 DONE, FINDINGS, COULD_NOT = 0, 1, 2
 """Exit codes."""
@@ -252,16 +253,17 @@ def pack(arguments: argparse.Namespace, console: Console) -> int:
 def check(arguments: argparse.Namespace, console: Console) -> int:
     """Print every finding; a file that breaks a rule is exit code 1."""
     from build_tools.parallel import in_order
-    from build_tools.wheels.check import check_wheel
-    from build_tools.wheels.finding import Severity
-    from build_tools.wheels.selection import select_files
+    from build_tools.wheels.limits import Limits
+    from build_tools.wheels.rules import Severity
+    from build_tools.wheels.selection import DISTRIBUTIONS, select_files
 
+    limits = Limits.parse(arguments.limit)
     code = DONE
     listed: list[dict[str, object]] = []
     rows: list[tuple[str, ...]] = []
-    files = select_files(arguments.files)
+    files = select_files(arguments.files, DISTRIBUTIONS)
     with console.progress(files) as progress:
-        check_one = progress.watched(partial(check_wheel, hashes=arguments.hashes))
+        check_one = progress.watched(partial(_check_file, arguments=arguments, limits=limits))
         for path, findings in in_order(check_one, files, arguments.jobs):
             if isinstance(findings, ReleaseError):
                 code = COULD_NOT
@@ -282,13 +284,35 @@ def check(arguments: argparse.Namespace, console: Console) -> int:
             for finding in findings:
                 if not arguments.json:
                     console.data(printable(f"{path}: {finding.severity}: {finding}"))
-                console.annotate(str(finding.severity), str(finding), file=str(path), title=finding.code)
+                text = f"{finding}\n{finding.mend}"
+                console.annotate(str(finding.severity), text, file=str(path), title=finding.code)
+            for mend, codes in _mends(findings).items():
+                console.hint(f"{', '.join(codes)}: {mend}")
             console.say(f"{path}: {errors} errors, {warnings} warnings")
             rows.append((path.name, str(errors), str(warnings)))
     if arguments.json:
         _print_json(listed)
-    console.summary("Checked wheels", ("wheel", "errors", "warnings"), rows)
+    console.summary("Checked files", ("file", "errors", "warnings"), rows)
     return code
+
+
+def _check_file(path: str, arguments: argparse.Namespace, limits: Limits) -> list[Finding]:
+    from build_tools.check_sdist import check_sdist, is_sdist
+    from build_tools.wheels.check import check_wheel
+
+    if is_sdist(path):
+        return check_sdist(path, pypi=arguments.pypi, limits=limits)
+    return check_wheel(path, hashes=arguments.hashes, pypi=arguments.pypi, limits=limits)
+
+
+def _mends(findings: Iterable[Finding]) -> dict[str, list[str]]:
+    """What mends findings, each with the codes of those that it mends."""
+    mends: dict[str, list[str]] = {}
+    for finding in findings:
+        codes = mends.setdefault(finding.mend, [])
+        if finding.code not in codes:
+            codes.append(finding.code)
+    return mends
 
 
 def smoke(arguments: argparse.Namespace, console: Console) -> int:

@@ -57,6 +57,11 @@ class Console:
         if not self._quiet:
             self._label("note", text)
 
+    def hint(self, text: str) -> None:
+        """What to do next."""
+        if not self._quiet:
+            self._label("hint", text)
+
     def warning(self, text: str) -> None:
         """Something that is odd, and stops nothing."""
         self._label("warning", text)

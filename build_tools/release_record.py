@@ -34,7 +34,8 @@ from build_tools.errors import FileError
 from build_tools.report import human_size
 from build_tools.smoke_result import NOT_ASKED, Outcome, SmokeResult
 from build_tools.wheels.change import Change
-from build_tools.wheels.finding import Finding, Severity
+from build_tools.wheels.finding import Finding
+from build_tools.wheels.rules import Severity
 
 SCHEMA = 1
 

@@ -18,9 +18,10 @@ from build_tools.errors import FileError, WheelError
 from build_tools.wheels import zip_format as fmt
 from build_tools.wheels.central_directory import CentralDirectory, Member
 from build_tools.wheels.finding import Finding
+from build_tools.wheels.inflater import ZLIB, Inflater
+from build_tools.wheels.limits import LIMITS, MAX_SYMLINK, MAX_SYMLINKS, Limits
 from build_tools.wheels.member_names import check_names, leaves_tree
 
-MAX_SYMLINK = 4096
 CHUNK = 1 << 20
 
 
@@ -30,19 +31,20 @@ class Archive:
     Use as a context manager; the file stays open until :meth:`close`.
     """
 
-    def __init__(self, path: Path, fd: int, size: int) -> None:
+    def __init__(self, path: Path, fd: int, size: int, limits: Limits = LIMITS) -> None:
         self.path = path
         self.fd = fd
         self.size = size
-        directory = CentralDirectory(self.read_at, size)
+        self.limits = limits
+        directory = CentralDirectory(self.read_at, size, limits)
         self.members = directory.members
-        self.findings = directory.findings
+        self._found = directory.found
         self.by_name = {member.name: member for member in self.members}
         self._check_names()
 
     @classmethod
-    def open(cls, path: str | os.PathLike[str]) -> Self:
-        """Open and read ``path``.
+    def open(cls, path: str | os.PathLike[str], limits: Limits = LIMITS) -> Self:
+        """Open and read ``path``, within ``limits``.
 
         Raises:
             FileError: there is no such file, it is a folder or a device, or it cannot be read.
@@ -58,7 +60,7 @@ class Archive:
                 raise FileError(f"{where!r} is a folder, expected a wheel file")
             if not stat.S_ISREG(info.st_mode):
                 raise FileError(f"{where!r} is no regular file, expected a wheel file")
-            return cls(Path(where), fd, info.st_size)
+            return cls(Path(where), fd, info.st_size, limits)
         except OSError as error:
             if fd >= 0:
                 os.close(fd)
@@ -69,6 +71,11 @@ class Archive:
             if fd >= 0:
                 os.close(fd)
             raise
+
+    @property
+    def findings(self) -> list[Finding]:
+        """Every fault of its records and names."""
+        return self._found.all()
 
     def close(self) -> None:
         """Close the file; the members stay."""
@@ -104,43 +111,54 @@ class Archive:
                 header says. Raised as soon as it is seen: never more than ``member.size`` bytes
                 come out.
         """
+        crc = 0
+        for data in self.pieces(member):
+            crc = zlib.crc32(data, crc)
+            yield data
+        if crc != member.entry.crc:
+            raise self._data_error(member, self.crc_fault(member, crc))
+
+    def crc_fault(self, member: Member, crc: int) -> str:
+        """What is to say of data whose CRC is not the one of its header."""
+        return f"its CRC is {crc:08x}, its header says {member.entry.crc:08x}"
+
+    def pieces(self, member: Member, inflater: Inflater = ZLIB, length: int = CHUNK) -> Iterator[bytes]:
+        """As :meth:`chunks`, in pieces of at most ``length`` bytes whose CRC the caller looks after."""
         if member.entry.method not in (fmt.STORED, fmt.DEFLATED):
             raise self._data_error(member, f"its compression method {member.entry.method} is not allowed in a wheel")
-        crc = size = 0
-        raw = self._raw(member)
-        for data in self._inflate(member, raw) if member.entry.method == fmt.DEFLATED else raw:
-            crc, size = zlib.crc32(data, crc), size + len(data)
+        size = 0
+        raw = self._raw(member, length)
+        for data in self._inflate(member, raw, inflater, length) if member.entry.method == fmt.DEFLATED else raw:
+            size += len(data)
             if size > member.size:
                 raise self._data_error(member, f"it inflates to more than the {member.size} bytes of its header")
             yield data
         if size != member.size:
             raise self._data_error(member, f"it inflates to {size} bytes, its header says {member.size}")
-        if crc != member.entry.crc:
-            raise self._data_error(member, f"its CRC is {crc:08x}, its header says {member.entry.crc:08x}")
 
-    def _raw(self, member: Member) -> Iterator[bytes]:
+    def _raw(self, member: Member, length: int) -> Iterator[bytes]:
         offset = member.data_offset
         while offset < member.end:
-            data = self.read_at(offset, min(CHUNK, member.end - offset))
+            data = self.read_at(offset, min(length, member.end - offset))
             if not data:
                 raise self._data_error(member, "its data is cut")
             offset += len(data)
             yield data
 
-    def _inflate(self, member: Member, raw: Iterator[bytes]) -> Iterator[bytes]:
-        inflater = zlib.decompressobj(-zlib.MAX_WBITS)
+    def _inflate(self, member: Member, raw: Iterator[bytes], program: Inflater, length: int) -> Iterator[bytes]:
+        inflater = program.decompressobj(-zlib.MAX_WBITS)
         try:
             for piece in raw:
                 todo = piece
                 while todo and not inflater.eof:
-                    yield inflater.decompress(todo, CHUNK)
+                    yield inflater.decompress(todo, length)
                     todo = inflater.unconsumed_tail
                 if inflater.eof and (inflater.unused_data or next(raw, b"")):
                     raise self._data_error(member, "bytes follow its deflate stream")
             # The last bytes may wait inside, where the piece before them was full.
-            while not inflater.eof and (data := inflater.decompress(b"", CHUNK)):
+            while not inflater.eof and (data := inflater.decompress(b"", length)):
                 yield data
-        except zlib.error as error:
+        except program.error as error:
             raise self._data_error(member, f"its data does not inflate ({error})") from error
         if not inflater.eof:
             raise self._data_error(member, "its deflate stream is cut")
@@ -161,19 +179,25 @@ class Archive:
     # -- names --------------------------------------------------------------------------------
 
     def _find(self, code: str, message: str, member: str) -> None:
-        self.findings.append(Finding(code, message, member))
+        self._found.add(code, message, member)
 
     def _check_names(self) -> None:
-        self.findings += check_names(member.name for member in self.members)
+        self._found.extend(check_names(member.name for member in self.members))
         links: dict[str, str] = {}
+        count = 0
         for member in self.members:
             if member.is_dir and member.size:
                 self._find("zip-name-conflict", f"a folder, yet it holds {member.size} bytes", member.name)
             if member.entry.is_symlink:
                 self._find("zip-symlink", "it is a symlink, which pip and uv unpack as a text file", member.name)
+                count += 1
+                if count > MAX_SYMLINKS:
+                    continue
                 target = self._link_target(member)
                 if target is not None:
                     links[member.name] = target
+        if count > MAX_SYMLINKS:
+            self._found.add("limit-exceeded", f"{count} symlinks, at most {MAX_SYMLINKS} are followed")
         for name, target in links.items():
             if leaves_tree(name, links):
                 self._find("zip-symlink-escape", f"the symlink to {target!r} leaves the archive", name)

@@ -11,12 +11,9 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from build_tools.wheels import zip_format as fmt
-from build_tools.wheels.finding import Finding
+from build_tools.wheels.finding import Finding, Findings
+from build_tools.wheels.limits import LIMITS, Limits
 from build_tools.wheels.zip_format import Entry
-
-MAX_MEMBERS = 500_000
-MAX_CENTRAL_SIZE = 128 << 20
-"""Bytes of the central directory; both bounds keep a hostile file from taking all memory."""
 
 
 class Member(NamedTuple):
@@ -61,17 +58,23 @@ class CentralDirectory:
     Args:
         read_at: gives up to so many bytes (second argument) from an offset (first).
         size: bytes of the file.
+        limits: how much is read.
     """
 
-    def __init__(self, read_at: Callable[[int, int], bytes], size: int) -> None:
+    def __init__(self, read_at: Callable[[int, int], bytes], size: int, limits: Limits = LIMITS) -> None:
         self._read_at = read_at
         self._size = size
+        self._limits = limits
+        self._extra_left = size
         self.members: list[Member] = []
-        self.findings: list[Finding] = []
+        self.found = Findings()
+        self._find = self.found.add
         self._read()
 
-    def _find(self, code: str, message: str, member: str | None = None) -> None:
-        self.findings.append(Finding(code, message, member))
+    @property
+    def findings(self) -> list[Finding]:
+        """What is wrong with the records."""
+        return self.found.all()
 
     def _read_whole(self, offset: int, length: int) -> bytes:
         """``length`` bytes from ``offset``, however many reads that takes; fewer at the end of the file."""
@@ -86,11 +89,12 @@ class CentralDirectory:
         if end is None:
             return
         entries, central_size, central_offset, central_end = end
-        if entries > MAX_MEMBERS or central_size > MAX_CENTRAL_SIZE:
+        members, directory = self._limits.members, self._limits.directory
+        if entries > members or central_size > directory:
             self._find(
-                "zip-not-a-zip",
+                "limit-exceeded",
                 f"{entries} members in a central directory of {central_size} bytes, "
-                f"at most {MAX_MEMBERS} and {MAX_CENTRAL_SIZE} are read",
+                f"at most {members} and {directory} are read",
             )
             return
         start = central_end - central_size
@@ -129,7 +133,9 @@ class CentralDirectory:
         if at >= fmt.LOCATOR.size and tail.startswith(fmt.LOCATOR_SIGNATURE, at - fmt.LOCATOR.size):
             end64 = self._read_end64(end - fmt.LOCATOR.size, fmt.LOCATOR.unpack_from(tail, at - fmt.LOCATOR.size))
             if end64 is None:
-                return None
+                # Where its own numbers are whole, the members can be read all the same.
+                whole = entries < fmt.LIMIT_16 and size < fmt.LIMIT_32 and offset < fmt.LIMIT_32
+                return (entries, size, offset, offset + size) if whole else None
             for short, limit, long in zip(
                 (entries, size, offset), (fmt.LIMIT_16, fmt.LIMIT_32, fmt.LIMIT_32), end64, strict=False
             ):
@@ -138,7 +144,6 @@ class CentralDirectory:
             return end64
         if disk or central_disk or here != entries:
             self._find("zip-not-a-zip", "the archive is one part of several")
-            return None
         return entries, size, offset, end
 
     def _read_end64(self, position: int, locator: tuple[int, ...]) -> tuple[int, int, int, int] | None:
@@ -158,7 +163,6 @@ class CentralDirectory:
         _, length, _, _, disk, central_disk, here, entries, size, offset = fmt.END64.unpack(record)
         if disk or central_disk or here != entries or length != fmt.END64.size - 12:
             self._find("zip-not-a-zip", "the ZIP64 end record is of several parts or of an unknown version")
-            return None
         return entries, size, offset, at
 
     def _read_members(self, central: bytes, entries: int, central_start: int, shift: int) -> None:
@@ -171,7 +175,7 @@ class CentralDirectory:
             raw_name = central[start : start + name_length]
             extra = central[start + name_length : start + name_length + extra_length]
             position = start + name_length + extra_length + comment_length
-            if position > len(central):
+            if position > len(central) or len(self.members) == self._limits.members:
                 break
             member, end = self._read_member(fields, raw_name, extra, shift)
             extents.append((member.header_offset, end, member.name))
@@ -240,12 +244,14 @@ class CentralDirectory:
         _, needed, flags, method, _, crc, compressed, size, name_length, extra_length = local
         wrong = []
         if name_length != len(raw_name) or head[fmt.LOCAL.size : fmt.LOCAL.size + name_length] != raw_name:
-            found = self._read_at(member.header_offset + fmt.LOCAL.size, name_length)
+            found = self._read_at(member.header_offset + fmt.LOCAL.size, min(name_length, 200))
             wrong.append(f"name {found.decode(errors='replace')!r}")
         if method != member.entry.method:
             wrong.append(f"method {method}, not {member.entry.method}")
         at = member.header_offset + fmt.LOCAL.size + name_length
-        extra = self._read_at(at, extra_length) if extra_length else b""
+        # Members that share no bytes have no more of it than the file is long; those that do are not waded through.
+        self._extra_left -= extra_length
+        extra = self._read_at(at, extra_length) if extra_length and self._extra_left >= 0 else b""
         large = size == fmt.LIMIT_32 or compressed == fmt.LIMIT_32
         self._check_extra(extra, 16 if large else 0, raw_name, member.name, "local")
         # The UTF-8 flag says nothing of a name that is ASCII.

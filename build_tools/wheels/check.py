@@ -1,26 +1,26 @@
-"""Every finding of a wheel: the rules that reading it applies, and its digests if asked for."""
+"""Every finding of a wheel: the rules that reading it applies, and those that only a check asks for."""
 
 from __future__ import annotations
 
-import hashlib
 import os
 
-from build_tools.errors import EditError, WheelError
-from build_tools.wheels import zip_format as fmt
-from build_tools.wheels.core_metadata import check_values
+from build_tools.wheels.check_metadata import check_license_files, check_values
+from build_tools.wheels.check_tree import check_tree
 from build_tools.wheels.finding import Finding
-from build_tools.wheels.record import DIGEST_SIZES, digest_text
+from build_tools.wheels.limits import LIMITS, Limits
 from build_tools.wheels.wheel import Wheel
 
-_CHECKED = {"requires-dist", "requires-python", "provides-extra", "description-content-type"}
 
-
-def check_wheel(path: str | os.PathLike[str], *, hashes: bool = False) -> list[Finding]:
+def check_wheel(
+    path: str | os.PathLike[str], *, hashes: bool = False, pypi: bool = False, limits: Limits = LIMITS
+) -> list[Finding]:
     """Check that a wheel agrees with itself and with the specifications.
 
     Args:
         path: the wheel.
         hashes: whether to inflate every member and compare its size, CRC and digest too.
+        pypi: whether to find what PyPI refuses too.
+        limits: how much of the file is read.
 
     Returns:
         Every breach of every rule; empty for a wheel without fault. A file that is no wheel has
@@ -29,56 +29,25 @@ def check_wheel(path: str | os.PathLike[str], *, hashes: bool = False) -> list[F
     Raises:
         FileError: the file is not there, is no regular file or cannot be read.
     """
-    with Wheel.open(path) as wheel:
-        return all_findings(wheel, hashes=hashes)
+    with Wheel.open(path, limits=limits) as wheel:
+        return all_findings(wheel, hashes=hashes, pypi=pypi)
 
 
-def all_findings(wheel: Wheel, *, hashes: bool = False) -> list[Finding]:
+def all_findings(wheel: Wheel, *, hashes: bool = False, pypi: bool = False) -> list[Finding]:
     """As :func:`check_wheel`, of a wheel that is open."""
-    findings = [*wheel.findings, *_check_values(wheel)]
-    if hashes:
-        findings += _check_hashes(wheel)
-    return findings
-
-
-def _check_values(wheel: Wheel) -> list[Finding]:
-    """What packaging says of the values that installers and indexes read."""
-    findings: list[Finding] = []
+    findings = list(wheel.findings)
     if wheel.metadata is not None:
-        for field, values in wheel.metadata.by_name().items():
-            if field in _CHECKED:
-                try:
-                    check_values(field, [" ".join(value.split()) for value in values])
-                except EditError as error:
-                    where = wheel.member("METADATA")
-                    findings += [Finding("metadata-value", fault, where) for fault in error.faults]
-    return findings
+        where = wheel.member("METADATA")
+        findings += check_values(wheel.metadata, where)
+        folder = wheel.member("licenses")
+        findings += check_license_files(wheel.metadata, folder, wheel.archive.by_name, where)
+    findings += check_tree(wheel)
+    if hashes:
+        from build_tools.wheels.check_hashes import check_hashes
 
+        findings += check_hashes(wheel)
+    if pypi:
+        from build_tools.wheels.check_pypi import check_pypi
 
-def _check_hashes(wheel: Wheel) -> list[Finding]:
-    findings: list[Finding] = []
-    rows = {row.path: row for row in wheel.record.rows} if wheel.record else {}
-    unreadable = {
-        finding.member
-        for finding in wheel.findings
-        if finding.code in ("zip-encrypted", "zip-method", "zip-header-mismatch", "zip-truncated", "zip-data")
-    }
-    for member in wheel.archive.members:
-        if member.name in unreadable or member.entry.method not in (fmt.STORED, fmt.DEFLATED):
-            continue
-        row = rows.get(member.name)
-        algorithm = row.digest.partition("=")[0] if row else ""
-        digest = hashlib.new(algorithm) if algorithm in DIGEST_SIZES else None
-        try:
-            for data in wheel.archive.chunks(member):
-                if digest:
-                    digest.update(data)
-        except WheelError as error:
-            findings.append(Finding("zip-data", error.reason, member.name))
-            continue
-        if row and digest:
-            found = digest_text(algorithm, digest.digest())
-            if found != row.digest:
-                message = f"RECORD says {row.digest}, the file has {found}"
-                findings.append(Finding("record-digest", message, member.name))
+        findings += check_pypi(wheel)
     return findings

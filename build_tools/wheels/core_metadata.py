@@ -7,6 +7,8 @@ Values are checked by ``packaging.metadata``.
 from __future__ import annotations
 
 from build_tools.errors import EditError
+from build_tools.wheels.limits import MAX_VALUE
+from build_tools.wheels.name import shorten
 
 NEWEST = (2, 5)
 """The newest Metadata-Version that this tool knows."""
@@ -67,11 +69,11 @@ def check_needed_version(field: str, metadata_version: str) -> None:
     Raises:
         EditError: with the version that the field needs.
     """
-    _, since = _FIELDS.get(field.lower(), (field, (1, 0)))
+    needed = since(field)
     have = tuple(int(part) for part in metadata_version.split("."))
-    if have < since:
+    if have < needed:
         raise EditError(
-            f"{field} needs Metadata-Version {since[0]}.{since[1]}, this wheel has {metadata_version}",
+            f"{field} needs Metadata-Version {needed[0]}.{needed[1]}, this wheel has {metadata_version}",
             hint="build the wheel with a newer backend: a rewrite never changes Metadata-Version",
         )
 
@@ -82,26 +84,67 @@ def check_values(field: str, values: list[str]) -> None:
     Raises:
         EditError: with every value that the specification does not allow.
     """
-    from packaging.metadata import InvalidMetadata, Metadata, parse_email
-
-    _, since = _FIELDS.get(field.lower(), (field, None))
-    if since is None:
-        return
-    # Keywords and the like need no version; License-Expression and its kin need theirs.
-    version = ".".join(map(str, max(since, (2, 1))))
-    faults = []
-    for value in values:
-        text = f"Metadata-Version: {version}\nName: x\nVersion: 0\n{field}: {value}\n"
-        raw, unparsed = parse_email(text.encode())
-        if unparsed:
-            faults.append(f"{field}: {value!r} is not what the core metadata specification allows")
-            continue
-        try:
-            Metadata.from_raw(raw)
-        except ExceptionGroup as group:
-            for error in group.exceptions:
-                # An older packaging does not know the newest Metadata-Version: nothing to say then.
-                if isinstance(error, InvalidMetadata) and error.field != "metadata-version":
-                    faults.append(f"{field}: {value!r}: {str(error).replace('{field}', repr(field))}")
+    faults = [fault for value in values for fault in value_faults(field, value)]
     if faults:
         raise EditError(faults)
+
+
+def since(field: str) -> tuple[int, int]:
+    """The Metadata-Version that first knew ``field``; of one that none knows, the first."""
+    return _FIELDS.get(field.lower(), (field, (1, 0)))[1]
+
+
+def value_faults(field: str, value: str) -> list[str]:
+    """What ``packaging.metadata`` says against one value of ``field``; nothing of a field that it does not know."""
+    from packaging.metadata import InvalidMetadata, Metadata, parse_email
+
+    _, known = _FIELDS.get(field.lower(), (field, None))
+    if known is None:
+        return []
+    shown = shorten(value)
+    if len(value) > MAX_VALUE:
+        return [f"{field}: {shown!r} has {len(value)} characters, at most {MAX_VALUE} are parsed"]
+    # Keywords and the like need no version; License-Expression and its kin need theirs.
+    version = ".".join(map(str, max(known, (2, 1))))
+    text = f"Metadata-Version: {version}\nName: x\nVersion: 0\n{field}: {value}\n"
+    try:
+        raw, unparsed = parse_email(text.encode())
+        if unparsed:
+            return [f"{field}: {shown!r} is not what the core metadata specification allows"]
+        Metadata.from_raw(raw)
+    except ExceptionGroup as group:
+        # An older packaging does not know the newest Metadata-Version: nothing to say then.
+        return [
+            f"{field}: {shown!r}: {shorten(str(error).replace('{field}', repr(field)), 400)}"
+            for error in group.exceptions
+            if isinstance(error, InvalidMetadata) and error.field != "metadata-version"
+        ]
+    except (ValueError, RecursionError) as error:
+        # A number of thousands of digits, a marker of thousands of parentheses: no installer reads it either.
+        return [f"{field}: {shown!r} cannot be read ({type(error).__name__})"]
+    return []
+
+
+def whole_faults(data: bytes) -> list[str]:
+    """What ``packaging.metadata``, which PyPI runs, says of a whole METADATA, values of single fields left out.
+
+    Args:
+        data: the bytes of METADATA or PKG-INFO.
+    """
+    from packaging.metadata import InvalidMetadata, Metadata, parse_email
+
+    faults = []
+    try:
+        raw, unparsed = parse_email(data)
+        faults += [f"{field.title()} is unknown, stands twice, or cannot be read" for field in sorted(unparsed)]
+        Metadata.from_raw(raw)
+    except ExceptionGroup as group:
+        # The fields with a form are looked at one by one elsewhere.
+        faults += [
+            shorten(str(error).replace("{field}", repr(error.field)), 400)
+            for error in group.exceptions
+            if isinstance(error, InvalidMetadata) and error.field not in ("metadata-version", "name", "version")
+        ]
+    except (ValueError, RecursionError) as error:
+        faults.append(f"it cannot be read ({type(error).__name__})")
+    return faults

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from typing import NamedTuple, Self
 
 from build_tools.errors import EditError, WheelError
+from build_tools.wheels.limits import MAX_FIELDS
 
 # The line ends of email.parser's universal newlines: a lone CR ends a line too.
 _LINE = re.compile(rb"[^\r\n]*(?:\r\n|\n|\r|\Z)")
@@ -56,13 +57,23 @@ class Headers(NamedTuple):
         Raises:
             WheelError: not UTF-8, or lines before the first blank one that are no header: each is named.
         """
+        headers, faults = cls.read(data, where)
+        if faults:
+            raise WheelError(faults)
+        return headers
+
+    @classmethod
+    def read(cls, data: bytes, where: str = "METADATA") -> tuple[Self, list[str]]:
+        """As :meth:`parse`, but what can be read is read: the headers that are some, and every fault."""
+        faults: list[str] = []
         try:
             data.decode()
         except UnicodeDecodeError as error:
-            raise WheelError(f"{where} is not UTF-8: {error.reason} at byte {error.start}") from None
-        # Lines are collected and joined once: a field may be folded over a million of them.
-        found: list[tuple[str, list[bytes]]] = []
-        faults: list[str] = []
+            faults.append(f"{where} is not UTF-8: {error.reason} at byte {error.start}")
+            data = data.decode(errors="replace").encode()
+        found: list[Field] = []
+        # A field reaches to where the next line that is no continuation starts: it may be folded over a million.
+        name, start = "", 0
         position = number = 0
         while position < len(data):
             match = _LINE.match(data, position)
@@ -70,20 +81,29 @@ class Headers(NamedTuple):
             if not line.rstrip(b"\r\n"):
                 break
             number += 1
+            if name and line[:1] in (b" ", b"\t") and not line.endswith(b"\r"):
+                position += len(line)
+                continue
+            if name:
+                found.append(Field(name, data[start:position]))
+            if len(found) == MAX_FIELDS or len(faults) == MAX_FIELDS:
+                faults.append(f"{where} has more than {MAX_FIELDS} headers")
+                name = ""
+                break
+            start = position
             position += len(line)
-            name = _FIELD.match(line)
+            field = _FIELD.match(line)
+            name = ""
             if line.endswith(b"\r"):
                 # email.parser ends a line here, other readers do not: they would see other headers.
                 faults.append(f"{where} line {number} ends with a lone CR: {_shorten(line)!r}")
-            elif name:
-                found.append((name[0][:-1].decode(), [line]))
-            elif line[:1] in (b" ", b"\t") and found:
-                found[-1][1].append(line)
+            elif field:
+                name = field[0][:-1].decode()
             else:
                 faults.append(f"{where} line {number} is no header: {_shorten(line)!r}")
-        if faults:
-            raise WheelError(faults)
-        return cls(tuple(Field(name, b"".join(lines)) for name, lines in found), data[position:])
+        if name:
+            found.append(Field(name, data[start:position]))
+        return cls(tuple(found), data[position:]), faults
 
     def to_bytes(self) -> bytes:
         """The bytes: those that were read, where nothing was edited."""
@@ -171,5 +191,5 @@ def check_value(name: str, value: str) -> None:
 
 
 def _shorten(line: bytes) -> str:
-    text = line.rstrip(b"\r\n").decode()
+    text = line[:300].decode(errors="replace").rstrip("\r\n")
     return text if len(text) <= 60 else text[:57] + "..."

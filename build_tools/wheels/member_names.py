@@ -6,28 +6,39 @@ import re
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping
 
-from build_tools.wheels.finding import Finding
+from build_tools.wheels.finding import Finding, Findings
+from build_tools.wheels.limits import MAX_DEPTH, MAX_NAME, MAX_PART
 
 _UNSAFE = re.compile(r"[\x00-\x1f\x7f-\x9f\\\u2028\u2029]|\A/|\A[A-Za-z]:|//|[ .](?:/|\Z)|\A\Z")
 _ABSOLUTE = re.compile(r"\A/|\A[A-Za-z]:|\\")
 _MAX_HOPS = 40
 _MAX_LINK_PARTS = 255
-MAX_NAME = 4096
-"""Bytes of a whole name; no file system takes longer ones."""
-MAX_PART = 255
-"""Bytes of one part of a name."""
+_MAX_STEPS = 1000
+_MAX_MEMORY = 100_000
+"""Folders that are remembered as sound; deep names by the hundred thousand would fill the memory."""
 DATA_SCHEMES = ("purelib", "platlib", "headers", "scripts", "data")
 """The folders that ``.data`` may hold: each goes to its own place when the wheel is installed."""
 _INVISIBLE = {"Cf", "Co", "Cn"}
+_RESERVED = re.compile(
+    r'[<>:"|?*]|(?:\A|/)(?:con|prn|aux|nul|conin\$|conout\$|(?:com|lpt)[0-9\u00b9\u00b2\u00b3])(?:\.[^/]*)?(?:/|\Z)',
+    re.IGNORECASE,
+)
+_EXTENSION = re.compile(r"\.(?:cpython-\d+[a-z]*-[\w-]+|abi3|pypy\d+-[\w-]+)\.so\Z|\.pyd\Z")
 
 
 def is_unsafe(name: str) -> bool:
     """Whether a name could leave its folder, or means another file, on some system.
 
     Absolute paths, drive letters, backslashes, control characters, parts that are empty, ``.`` or
-    ``..``, and parts that end in a blank or a dot (which Windows drops).
+    ``..``, parts that end in a blank or a dot (which Windows drops), and more parts or bytes than a
+    file system takes.
     """
-    return len(name) > MAX_NAME or _UNSAFE.search(name.removesuffix("/")) is not None
+    return is_too_long(name) or _UNSAFE.search(name.removesuffix("/")) is not None
+
+
+def is_too_long(name: str) -> bool:
+    """Whether a name has more bytes or parts than any file system takes, or than can be walked in good time."""
+    return len(name) > MAX_NAME or name.count("/") > MAX_DEPTH
 
 
 def is_odd(name: str) -> bool:
@@ -36,6 +47,16 @@ def is_odd(name: str) -> bool:
         return len(name) > MAX_PART and max(map(len, name.split("/"))) > MAX_PART
     invisible = any(unicodedata.category(char) in _INVISIBLE for char in name)
     return invisible or max(len(part.encode()) for part in name.split("/")) > MAX_PART
+
+
+def is_reserved(name: str) -> bool:
+    """Whether Windows has no file of this name: devices such as ``aux`` and ``nul.txt``, characters such as ``:``."""
+    return _RESERVED.search(name) is not None
+
+
+def is_extension_module(name: str) -> bool:
+    """Whether a name is for certain that of a compiled module: ``x.cpython-311-x86_64-linux-gnu.so``, ``x.pyd``."""
+    return _EXTENSION.search(name) is not None
 
 
 def is_data_path(rest: str) -> bool:
@@ -50,7 +71,8 @@ def check_names(names: Iterable[str]) -> list[Finding]:
     Args:
         names: every member, folders with their ``/``; symlinks count as files.
     """
-    findings: list[Finding] = []
+    found = Findings()
+    find = found.add
     names = list(names)
     files = {name for name in names if not name.endswith("/")}
     folded: dict[str, str] = {}
@@ -59,25 +81,26 @@ def check_names(names: Iterable[str]) -> list[Finding]:
         name = member.removesuffix("/")
         if is_unsafe(member):
             shown = member if len(member) <= 200 else f"{member[:197]}..."
-            findings.append(Finding("zip-unsafe-name", f"unsafe member name {shown!r}", shown))
-            continue
-        if is_odd(name):
-            findings.append(Finding("zip-odd-name", f"installers refuse the name {member!r}", member))
+            find("zip-unsafe-name", f"unsafe member name {shown!r}", shown)
+            if is_too_long(member):
+                continue
+        elif is_odd(name):
+            find("zip-odd-name", f"installers refuse the name {member!r}", member)
         if member is not name and name in files:
-            findings.append(Finding("zip-name-conflict", "the name is a file and a folder", name))
+            find("zip-name-conflict", "the name is a file and a folder", name)
         for folder in _parents(name):
             if folder in sound:
                 break
             if folder in files:
-                findings.append(
-                    Finding("zip-name-conflict", f"{folder} is a file, so nothing can stand below it", member)
-                )
+                find("zip-name-conflict", f"{folder} is a file, so nothing can stand below it", member)
                 break
+            if len(sound) == _MAX_MEMORY:
+                sound.clear()
             sound.add(folder)
         fold = name.lower() if name.isascii() else unicodedata.normalize("NFC", name).casefold()
         if folded.setdefault(fold, name) != name:
-            findings.append(Finding("zip-case-collision", f"differs from {folded[fold]} by case alone", member))
-    return findings
+            find("zip-case-collision", f"differs from {folded[fold]} by case alone", member)
+    return found.all()
 
 
 def leaves_tree(name: str, links: Mapping[str, str]) -> bool:
@@ -93,6 +116,7 @@ def leaves_tree(name: str, links: Mapping[str, str]) -> bool:
     target: str | None = links[name]
     here = name.split("/")[:-1]
     todo: list[str] = []
+    steps = 0
     for _ in range(_MAX_HOPS):
         if target is None or target.count("/") > _MAX_LINK_PARTS or _ABSOLUTE.search(target):
             return True
@@ -100,6 +124,9 @@ def leaves_tree(name: str, links: Mapping[str, str]) -> bool:
         target = None
         while todo and target is None:
             part = todo.pop()
+            steps += 1
+            if steps > _MAX_STEPS:
+                return True
             if part == "..":
                 if not here:
                     return True

@@ -69,6 +69,10 @@ class _Mending:
         self._record = wheel.record
         findings = [finding for finding in _findings(wheel, hashes=hashes and not edit.repair) if finding.blocks]
         self._left: list[Finding] = []
+        # What the headers say, as told from lines that are none; it is looked at again once they are mended.
+        self._of_headers: list[Finding] = []
+        if wheel.metadata is not None and wheel.wheel is not None:
+            self._of_headers = wheel.header_findings(wheel.name, wheel.metadata, wheel.wheel)
         self._settle_headers()
         self._left = [finding for finding in findings if self._stays(finding)] + self._left
         if edit.repair and not any(finding.code.startswith(("zip-", "dist-info-c")) for finding in self._left):
@@ -139,7 +143,7 @@ class _Mending:
         """Whether a finding of the wheel, headers apart, is still one; :attr:`_left` holds those of the headers."""
         code = finding.code
         if code.startswith(("metadata-", "wheel-")):
-            return self._metadata is None or self._header is None
+            return finding not in self._of_headers
         if code == "filename":
             return self._name is None
         if code == "data-name" and len(self._wheel.data) > 1:

@@ -20,14 +20,12 @@ from packaging.version import Version
 
 from build_tools.errors import Faults, VersionError, WheelNameError
 from build_tools.version import parse_version
+from build_tools.wheels.limits import MAX_TAGS
 
 NormalizedName = NewType("NormalizedName", str)
 """A project name in normal form (runs of ``-_.`` -> ``-``, lower case): proof that it is valid."""
 
 _PROJECT_NAME = re.compile(r"([A-Z0-9]|[A-Z0-9][A-Z0-9._-]*[A-Z0-9])\Z", re.IGNORECASE | re.ASCII)
-MAX_TAGS = 10_000
-"""Tags that one wheel may stand for: a compressed set of a kilobyte can mean a million."""
-
 TAG_KINDS = ("python", "abi", "platform")
 _TAG_ATOM = re.compile(r"[a-z0-9_]+\Z")
 # With a variant label behind it, a Python tag must be one for certain: else `1.0-dev0-py3-none-any` would pass.

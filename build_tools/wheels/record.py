@@ -14,9 +14,11 @@ import hashlib
 import io
 import re
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import NamedTuple, Self
 
-from build_tools.wheels.finding import Finding
+from build_tools.wheels.finding import Finding, Findings
+from build_tools.wheels.limits import LIMITS
 
 DIGEST_SIZES = {"sha256": 32, "sha384": 48, "sha512": 64, "sha3_256": 32, "sha3_384": 48, "sha3_512": 64,
                 "blake2b": 64, "blake2s": 32}  # fmt: skip
@@ -66,18 +68,25 @@ class Record(NamedTuple):
     line_end: str = "\n"
 
     @classmethod
-    def parse(cls, data: bytes, member: str) -> tuple[Self, list[Finding]]:
+    def parse(cls, data: bytes, member: str, limit: int = LIMITS.rows) -> tuple[Self, list[Finding]]:
         """Read RECORD; what is wrong with its form comes back as findings.
 
         Args:
             data: the bytes of RECORD.
             member: the member that they come from.
+            limit: how many lines are read; of a RECORD that has more, none is.
         """
-        findings: list[Finding] = []
+        found = Findings()
+        find = found.add
+        count = data.count(b"\n") + data.count(b"\r")
+        if count > limit + data.count(b"\r\n"):
+            find("limit-exceeded", f"it has more than {limit} lines", member)
+            return cls(()), found.all()
         try:
             text = data.decode("utf-8")
         except UnicodeDecodeError as error:
-            return cls(()), [Finding("record-invalid", f"not UTF-8: {error.reason} at byte {error.start}", member)]
+            find("record-invalid", f"not UTF-8: {error.reason} at byte {error.start}", member)
+            text = data.decode("utf-8", "replace")
         lines = re.split("\r\n|\n|\r", text)
         if not lines[-1]:
             lines.pop()
@@ -85,33 +94,31 @@ class Record(NamedTuple):
         seen: set[str] = set()
         for number, line in enumerate(lines, 1):
             if not line:
-                findings.append(Finding("record-blank-line", f"row {number} is blank", member))
+                find("record-blank-line", f"row {number} is blank", member)
                 continue
             try:
                 (cells,) = csv.reader([line], strict=True)
             except csv.Error as error:
-                findings.append(Finding("record-invalid", f"row {number} is no CSV ({error}): {line!r}", member))
+                find("record-invalid", f"row {number} is no CSV ({error}): {line[:200]!r}", member)
                 continue
             if len(cells) != 3:
-                findings.append(
-                    Finding("record-invalid", f"row {number} has {len(cells)} fields, expected 3: {line!r}", member)
-                )
+                find("record-invalid", f"row {number} has {len(cells)} fields, expected 3: {line[:200]!r}", member)
                 continue
             path, digest, size = cells
             if _UNSAFE.search(path.removesuffix("/")):
-                message = f"row {number} is no relative path with '/' that stays inside: {path!r}"
-                findings.append(Finding("record-path", message, member))
+                message = f"row {number} is no relative path with '/' that stays inside: {path[:200]!r}"
+                find("record-path", message, member)
                 continue
             if size and not _SIZE.match(size):
-                findings.append(Finding("record-size", f"the size in row {number} is no number: {size[:30]!r}", path))
+                find("record-size", f"the size in row {number} is no number: {size[:30]!r}", path)
                 size = ""
             if path in seen:
-                findings.append(Finding("record-duplicate", f"row {number} lists it again", path))
+                find("record-duplicate", f"row {number} lists it again", path)
                 continue
             seen.add(path)
             row = Row(path, digest, int(size) if size else None)
             rows.append(row if row.text == line else row._replace(raw=line))
-        return cls(tuple(rows), "\r\n" if "\r\n" in text else "\n"), findings
+        return cls(tuple(rows), "\r\n" if "\r\n" in text else "\n"), found.all()
 
     def to_bytes(self) -> bytes:
         """The bytes: those that were read, where no row was changed (blank lines apart)."""
@@ -128,11 +135,11 @@ class Record(NamedTuple):
             own: the path of RECORD itself.
             unlisted: files that need no row: RECORD and its signatures.
         """
-        findings: list[Finding] = []
+        found = Findings()
         directories = set(folders)
         listed = {row.path for row in self.rows}
         for row in self.rows:
-            find = _finder(findings, row.path)
+            find = partial(found.add, member=row.path)
             if row.path == own:
                 if row.digest or row.size is not None:
                     find("record-own-row", f"RECORD's own row holds {row.digest!r} and {row.size!r}, expected nothing")
@@ -149,14 +156,12 @@ class Record(NamedTuple):
                     find("record-no-size", "RECORD gives no size for it")
             elif row.size != sizes[row.path]:
                 find("record-size", f"RECORD says {row.size} bytes, the file has {sizes[row.path]}")
-        findings.extend(
-            Finding("record-missing-row", "the archive holds it, RECORD does not list it", path)
-            for path in sizes
-            if path not in listed and path not in unlisted
-        )
+        for path in sizes:
+            if path not in listed and path not in unlisted:
+                found.add("record-missing-row", "the archive holds it, RECORD does not list it", path)
         if own not in listed:
-            findings.append(Finding("record-missing-row", "RECORD does not list itself", own))
-        return findings
+            found.add("record-missing-row", "RECORD does not list itself", own)
+        return found.all()
 
 
 def digest_text(algorithm: str, digest: bytes) -> str:
@@ -169,10 +174,6 @@ def is_sound_digest(text: str) -> bool:
     algorithm, _, value = text.partition("=")
     size = DIGEST_SIZES.get(algorithm)
     return size is not None and len(value) == -(-size * 4 // 3) and _BASE64.match(value) is not None
-
-
-def _finder(findings: list[Finding], path: str) -> Callable[[str, str], None]:
-    return lambda code, message: findings.append(Finding(code, message, path))
 
 
 def _check_digest(row: Row, find: Callable[[str, str], None], *, needed: bool) -> None:

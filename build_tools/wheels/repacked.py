@@ -13,10 +13,11 @@ from typing import NamedTuple
 from build_tools.errors import EditError, WheelError
 from build_tools.wheels.change import Change
 from build_tools.wheels.edit import WheelEdit
-from build_tools.wheels.finding import Finding, Severity
+from build_tools.wheels.finding import Finding
 from build_tools.wheels.mended import mend
 from build_tools.wheels.output import OutputFile, is_same_file
 from build_tools.wheels.rewrite import Rewrite
+from build_tools.wheels.rules import Severity
 from build_tools.wheels.wheel import Wheel
 
 VERIFICATIONS = ("structure", "hashes")

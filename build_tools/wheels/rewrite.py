@@ -112,14 +112,14 @@ class Rewrite:
         members = [member for member in self._members if member.name.startswith(inside) and not member.is_dir]
         if not members:
             return {}
-        from build_tools.wheels.sbom import MAX_SBOM, follow_sbom, identities  # few wheels have any
+        from build_tools.wheels.sbom import follow_sbom, identities  # few wheels have any
 
         followed: dict[str, bytes] = {}
         for member in members:
             if member.name in self._gone or not member.name.endswith(".json"):
                 continue
             try:
-                before = self._wheel.archive.read(member, MAX_SBOM)
+                before = self._wheel.archive.read(member, self._wheel.archive.limits.metadata)
                 after = follow_sbom(before, identities(self._wheel.name, metadata), self.name, project)
             except WheelError as error:
                 self.notes.append(f"{member.name} stays as it is: {error.reason}")

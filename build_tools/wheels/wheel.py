@@ -7,39 +7,27 @@ have wrong, each alone and held against the others, stands in :attr:`Wheel.findi
 from __future__ import annotations
 
 import os
-import re
-from collections import Counter
-from collections.abc import Callable, Iterable
-from functools import partial
-from itertools import product
+from collections.abc import Iterable
 from pathlib import Path
 from types import TracebackType
-from typing import NamedTuple, Self, TypeVar
+from typing import NamedTuple, Self
 
 from packaging.version import Version
 
-from build_tools.errors import ReleaseError, VersionError, WheelError
+from build_tools.errors import VersionError, WheelError, WheelNameError
 from build_tools.version import parse_version
 from build_tools.wheels.archive import Archive
 from build_tools.wheels.central_directory import Member
-from build_tools.wheels.core_metadata import NEWEST, is_repeatable
-from build_tools.wheels.finding import Finding
+from build_tools.wheels.finding import Finding, Findings
+from build_tools.wheels.header_checks import Claim, attempt, check_metadata, check_wheel_file
 from build_tools.wheels.headers import Headers
+from build_tools.wheels.limits import LIMITS, Limits
 from build_tools.wheels.member_names import DATA_SCHEMES, is_data_path
 from build_tools.wheels.mending import hint
-from build_tools.wheels.name import MAX_TAGS, WheelName, compress_tags, decode_url, normalize_name, parse_stem, shorten
+from build_tools.wheels.name import WheelName, decode_url, parse_stem, shorten, stem
 from build_tools.wheels.record import Record
 
-MAX_HEADERS = 32 << 20
-"""Bytes of METADATA or WHEEL that are read at most."""
-MAX_RECORD = 128 << 20
-
 SIGNATURES = ("RECORD.jws", "RECORD.p7s")
-KNOWN_WHEEL = (1, 0)
-
-_REQUIRED = {"metadata-version", "name", "version"}
-
-T = TypeVar("T")
 
 
 class SoundWheel(NamedTuple):
@@ -74,9 +62,11 @@ class Wheel:
         path: where it is.
         archive: its archive.
         name: what the file name says, or ``None`` where it says nothing.
-        dist_info: the one top-level ``.dist-info`` folder, or ``None``.
+        dist_info: the top-level ``.dist-info`` folder; of several, the one that the file name asks for
+            or else the first (a finding says so); ``None`` for none.
         data: the top-level ``.data`` folders, usually none or one.
-        metadata, wheel: the headers of METADATA and WHEEL, or ``None`` where they cannot be read.
+        metadata, wheel: the headers of METADATA and WHEEL, without lines that are none; ``None`` where they
+            cannot be read.
         record: the rows of RECORD, or ``None``.
         findings: every rule that the wheel breaks.
     """
@@ -84,49 +74,54 @@ class Wheel:
     def __init__(self, archive: Archive, filename: str | None = None) -> None:
         self.archive = archive
         self.path = archive.path if filename is None else archive.path.with_name(filename)
-        self.findings: list[Finding] = list(archive.findings)
-        self.name: WheelName | None = self._parse(lambda: WheelName.parse(self.path.name), "filename")
+        self._found = Findings()
+        self._found.extend(archive.findings)
+        self._find = self._found.add
+        self.name: WheelName | None = attempt(self._found, lambda: WheelName.parse(self.path.name), "filename")
         self.dist_info: str | None = None
         self.data: tuple[str, ...] = ()
         self.metadata: Headers | None = None
         self.wheel: Headers | None = None
         self.record: Record | None = None
+        self._check_filename()
         if not archive.members:
-            if not self.findings:
+            if not archive.findings:
                 self._find("dist-info-count", "the archive is empty, expected one top-level .dist-info")
             return
-        self._check_filename()
         self._find_folders()
         if self.dist_info is None:
             return
-        metadata = self._read("METADATA", MAX_HEADERS)
-        wheel = self._read("WHEEL", MAX_HEADERS)
-        record = self._read("RECORD", MAX_RECORD)
-        if metadata is not None:
-            self.metadata = self._parse(
-                lambda: Headers.parse(metadata, "METADATA"), "metadata-invalid", self.member("METADATA")
-            )
-        if wheel is not None:
-            self.wheel = self._parse(lambda: Headers.parse(wheel, "WHEEL"), "wheel-invalid", self.member("WHEEL"))
-        self._check_metadata()
-        self._check_wheel()
+        self.metadata = self._headers("METADATA", "metadata-invalid")
+        if self.metadata is not None:
+            check_metadata(self.metadata, self.claim, self.member("METADATA"), self._found)
+        self.wheel = self._headers("WHEEL", "wheel-invalid")
+        if self.wheel is not None:
+            check_wheel_file(self.wheel, self.name, self.member("WHEEL"), self._found)
+        record = self._read("RECORD", archive.limits.record)
         if record is not None:
-            self.record, findings = Record.parse(record, self.member("RECORD"))
-            self.findings += findings
-            self._check_record(self.record)
+            self.record, findings = Record.parse(record, self.member("RECORD"), archive.limits.rows)
+            self._found.extend(findings)
+            if not any(finding.code == "limit-exceeded" for finding in findings):
+                self._check_record(self.record)
+
+    @property
+    def findings(self) -> list[Finding]:
+        """Every rule that the wheel breaks."""
+        return self._found.all()
 
     @classmethod
-    def open(cls, path: str | os.PathLike[str], *, filename: str | None = None) -> Self:
+    def open(cls, path: str | os.PathLike[str], *, filename: str | None = None, limits: Limits = LIMITS) -> Self:
         """Open and read a wheel, with all its faults in :attr:`findings`.
 
         Args:
             path: the file.
             filename: the file name to hold the wheel against, where it is not the one of ``path``.
+            limits: how much of it is read.
 
         Raises:
             FileError: the file is not there, is no regular file or cannot be read.
         """
-        archive = Archive.open(path)
+        archive = Archive.open(path, limits)
         try:
             return cls(archive, filename)
         except BaseException:
@@ -170,11 +165,11 @@ class Wheel:
 
     def header_findings(self, name: WheelName | None, metadata: Headers, wheel: Headers) -> list[Finding]:
         """What would be found in these headers under the file name ``name``; by themselves where that is ``None``."""
-        other = object.__new__(Wheel)
-        vars(other).update(vars(self), findings=[], name=name, metadata=metadata, wheel=wheel)
-        other._check_metadata()
-        other._check_wheel()
-        return other.findings
+        found = Findings()
+        claim = None if name is None else Claim.of(name)
+        check_metadata(metadata, claim, self.member("METADATA"), found)
+        check_wheel_file(wheel, name, self.member("WHEEL"), found)
+        return found.all()
 
     def member(self, file: str) -> str:
         """The member of ``.dist-info`` that is called ``file``."""
@@ -186,15 +181,18 @@ class Wheel:
 
     # -- reading ------------------------------------------------------------------------------
 
-    def _find(self, code: str, message: str, member: str | None = None) -> None:
-        self.findings.append(Finding(code, message, member))
-
-    def _parse(self, parse: Callable[[], T], code: str, member: str | None = None) -> T | None:
-        try:
-            return parse()
-        except ReleaseError as error:
-            self.findings += [Finding(code, fault, member) for fault in error.faults]
+    @property
+    def claim(self) -> Claim | None:
+        """What everything else is held against: the file name, else the dist-info folder."""
+        if self.name is not None:
+            return Claim.of(self.name)
+        if self.dist_info is None:
             return None
+        try:
+            name, version = parse_stem(self.dist_info.removesuffix(".dist-info"))
+        except WheelNameError:
+            return None
+        return Claim(name, version, name, self.dist_info)
 
     def _check_filename(self) -> None:
         if self.name is not None and self.path.name != self.name.filename:
@@ -210,10 +208,12 @@ class Wheel:
         self.data = tuple(top for top in tops if top.endswith(".data"))
         if len(infos) != 1:
             found = ", ".join(infos) if infos else "none"
-            self._find("dist-info-count", f"expected one top-level .dist-info, found {found}")
-            return
-        self.dist_info = infos[0]
-        self._check_folder(self.dist_info, ".dist-info", "dist-info")
+            self._find("dist-info-count", f"expected one top-level .dist-info, found {shorten(found)}")
+        # The file name may tell which of several is meant; the rest of the wheel is read all the same.
+        ours = [info for info in infos if self.name is not None and info == self.name.dist_info]
+        self.dist_info = next(iter(ours or infos), None)
+        if self.dist_info is not None:
+            self._check_folder(self.dist_info, ".dist-info", "dist-info")
         for folder in self.data:
             self._check_folder(folder, ".data", "data")
         for member in self.archive.members:
@@ -222,25 +222,30 @@ class Wheel:
                 schemes = ", ".join(DATA_SCHEMES)
                 self._find("data-scheme", f"expected {top}/SCHEME/..., with a scheme of {schemes}", member.name)
         if len(self.data) > 1:
-            self._find("data-name", f"expected at most one top-level .data, found {', '.join(self.data)}")
+            self._find("data-name", f"expected at most one top-level .data, found {shorten(', '.join(self.data))}")
+        if len(infos) == 1:
+            self._check_order(infos[0])
+
+    def _check_order(self, dist_info: str) -> None:
         last = 0
         for position, member in enumerate(self.archive.members):
             if not self.in_dist_info(member):
                 last = position
-        first = next(i for i, member in enumerate(self.archive.members) if self.in_dist_info(member))
+        first = next((i for i, member in enumerate(self.archive.members) if self.in_dist_info(member)), last)
         if first < last:
-            self._find("dist-info-order", f"{self.dist_info} does not stand last in the archive", self.dist_info)
+            self._find("dist-info-order", f"{dist_info} does not stand last in the archive", dist_info)
         elif self.archive.members[-1].name != self.member("RECORD"):
-            self._find("dist-info-order", "RECORD does not stand last of all", self.dist_info)
+            self._find("dist-info-order", "RECORD does not stand last of all", dist_info)
 
     def _check_folder(self, folder: str, ending: str, code: str) -> None:
-        parsed = self._parse(lambda: parse_stem(folder.removesuffix(ending)), f"{code}-name", folder)
-        if parsed is None or self.name is None:
+        parsed = attempt(self._found, lambda: parse_stem(folder.removesuffix(ending)), f"{code}-name", folder)
+        claim = self.claim
+        if parsed is None or claim is None:
             return
-        expected = self.name.stem + ending
+        expected = stem(claim.name, claim.version) + ending
         # As text: 1.0 and 1.0.0 are equal versions, and two names.
-        if (parsed[0], str(parsed[1])) != (self.name.name, str(self.name.version)):
-            self._find(f"{code}-name", f"{folder} disagrees with the file name, expected {expected}", folder)
+        if (parsed[0], str(parsed[1])) != (claim.name, str(claim.version)):
+            self._find(f"{code}-name", f"{folder} disagrees with {claim.source}, expected {expected}", folder)
         elif folder != expected:
             self._find(f"{code}-spelling", f"{folder} is not in normal form, expected {expected}", folder)
 
@@ -251,6 +256,9 @@ class Wheel:
             return None
         if any(finding.member == member.name and finding.code == "zip-encrypted" for finding in self.findings):
             return None
+        if member.size > limit:
+            self._find("limit-exceeded", f"it holds {member.size} bytes, at most {limit} are read", member.name)
+            return None
         if member.entry.is_symlink:
             self._find("dist-info-file", f"{file} is a symlink, expected a file", member.name)
             return None
@@ -260,121 +268,23 @@ class Wheel:
             self._find("zip-data", error.reason, member.name)
             return None
 
-    # -- what the headers say -----------------------------------------------------------------
+    def _headers(self, file: str, code: str) -> Headers | None:
+        data = self._read(file, self.archive.limits.metadata)
+        if data is None:
+            return None
+        headers, faults = Headers.read(data, file)
+        for fault in faults:
+            self._find(code, fault, self.member(file))
+        return headers
 
-    def _check_metadata(self) -> None:
-        if self.metadata is None:
-            return
-        where = self.member("METADATA")
-        version = self._single(self.metadata, "Metadata-Version", "metadata-version", where)
-        if version is not None:
-            number = _number(version)
-            if number is None:
-                self._find("metadata-version", f"Metadata-Version {version!r} is no version such as '2.4'", where)
-            elif number[0] > NEWEST[0]:
-                self._find(
-                    "metadata-version",
-                    f"Metadata-Version {version} is unknown, {NEWEST[0]}.{NEWEST[1]} is the newest known",
-                    where,
-                )
-            elif number > NEWEST:
-                self._find(
-                    "metadata-version-new", f"Metadata-Version {version} is newer than {NEWEST[0]}.{NEWEST[1]}", where
-                )
-        name = self._single(self.metadata, "Name", "metadata-name", where)
-        if name is not None:
-            normal = self._parse(lambda: normalize_name(name), "metadata-name", where)
-            if normal is not None and self.name is not None and normal != self.name.name:
-                self._find(
-                    "metadata-name", f"Name {name!r} disagrees with {self.name.project!r} in the file name", where
-                )
-        text = self._single(self.metadata, "Version", "metadata-version-field", where)
-        if text is not None:
-            parsed = self._parse(lambda: parse_version(text), "metadata-version-field", where)
-            if parsed is not None and self.name is not None and str(parsed) != str(self.name.version):
-                self._find(
-                    "metadata-version-field",
-                    f"Version {text!r} disagrees with {self.name.version} in the file name",
-                    where,
-                )
-            elif parsed is not None and str(parsed) != text:
-                self._find(
-                    "metadata-version-spelling", f"Version {text!r} is not in normal form {str(parsed)!r}", where
-                )
-        names = {field.name.lower(): field.name for field in self.metadata.fields}
-        for field, count in Counter(field.name.lower() for field in self.metadata.fields).items():
-            if count > 1 and not is_repeatable(field) and field not in _REQUIRED:
-                self._find(
-                    "metadata-field-repeated", f"{names[field]} stands {count} times, at most once is allowed", where
-                )
-
-    def _check_wheel(self) -> None:
-        if self.wheel is None:
-            return
-        where = self.member("WHEEL")
-        version = self._single(self.wheel, "Wheel-Version", "wheel-invalid", where)
-        if version is not None:
-            number = _number(version)
-            if number is None or number[0] > KNOWN_WHEEL[0]:
-                self._find("wheel-invalid", f"Wheel-Version {version!r} is unknown, expected 1.x", where)
-        root = self._single(self.wheel, "Root-Is-Purelib", "wheel-root", where)
-        if root is not None and root.strip().lower() not in ("true", "false"):
-            self._find("wheel-root", f"Root-Is-Purelib is {root!r}, expected true or false", where)
-        self._check_tags(where)
-        if self.name is None:
-            return
-        builds = [value.strip() for value in self.wheel.get_all("Build")]
-        if builds != ([self.name.build] if self.name.build else []):
-            said = ", ".join(map(repr, builds)) if builds else "no build tag"
-            here = repr(self.name.build) if self.name.build else "none"
-            self._find("wheel-build", f"WHEEL says {said}, the file name {here}", where)
-
-    def _check_tags(self, where: str) -> None:
-        assert self.wheel is not None
-        lines = [value.strip() for value in self.wheel.get_all("Tag")]
-        tags = [line for line in lines if line]
-        expanded: set[str] = set()
-        for tag in tags:
-            sets = self._parse(partial(compress_tags, [tag]), "wheel-tags", where)
-            if sets is None:
-                return
-            expanded.update(map("-".join, product(*sets)))
-            if len(expanded) > MAX_TAGS:
-                self._find("wheel-tags", f"the Tag lines stand for more than {MAX_TAGS} tags", where)
-                return
-        if self.name is None:
-            return
-        if expanded != set(self.name.tags):
-            self._find(
-                "wheel-tags",
-                f"WHEEL says {shorten(', '.join(sorted(expanded))) or 'no tag'}, "
-                f"the file name {shorten(', '.join(self.name.tags))}",
-                where,
-            )
-        elif sorted(lines) != sorted(self.name.tags):
-            self._find("wheel-tags-spelling", "the Tag lines are blank, repeated, compressed or in capitals", where)
-
-    def _single(self, headers: Headers, field: str, code: str, where: str) -> str | None:
-        """The value of a field that must stand exactly once."""
-        values = headers.get_all(field)
-        if len(values) == 1 and values[0].strip():
-            return values[0].strip()
-        if not values:
-            self._find(code, f"{field} is missing", where)
-        elif len(values) == 1:
-            self._find(code, f"{field} is empty", where)
-        else:
-            self._find(
-                code, f"{field} stands {len(values)} times ({', '.join(map(repr, values))}), expected once", where
-            )
-        return None
+    # -- RECORD -----------------------------------------------------------------------------
 
     def _check_record(self, record: Record) -> None:
         own = self.member("RECORD")
         signatures = [self.member(file) for file in SIGNATURES]
         files = {member.name: member.size for member in self.archive.members if not member.is_dir}
         folders = [member.name.removesuffix("/") for member in self.archive.members if member.is_dir]
-        self.findings += record.compare(files, folders, own, frozenset([own, *signatures]))
+        self._found.extend(record.compare(files, folders, own, frozenset([own, *signatures])))
         for signature in signatures:
             if signature in files:
                 self._find("record-signature", "deprecated, and wrong after any rewrite; a rewrite drops it", signature)
@@ -393,8 +303,3 @@ class Wheel:
             return parse_version(((self.metadata and self.metadata.get("Version")) or "").strip())
         except VersionError:
             return None
-
-
-def _number(text: str) -> tuple[int, int] | None:
-    match = re.match(r"(\d{1,6})\.(\d{1,6})\Z", text, re.ASCII)
-    return (int(match[1]), int(match[2])) if match else None

@@ -13,7 +13,7 @@ import tempfile
 from pathlib import Path
 
 from build_tools.wheels import WheelEdit, repack
-from build_tools.wheels.finding import RULES
+from build_tools.wheels.rules import RULES
 from tests.build_tools.wheel_factory import STORED, Archive, Member, make_wheel
 
 ROOT = Path(__file__).resolve().parents[2]

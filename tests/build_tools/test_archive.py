@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from build_tools.errors import FileError, WheelError
 from build_tools.wheels.archive import CHUNK, Archive
-from build_tools.wheels.finding import Severity
+from build_tools.wheels.rules import Severity
 
 
 def zip_of(folder: Path, data: bytes, method: int = zipfile.ZIP_DEFLATED) -> Path:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from build_tools.wheels import check_wheel
-from build_tools.wheels.finding import RULES, Severity
+from build_tools.wheels.rules import RULES, Severity
 from tests.build_tools.broken_wheels import BROKEN, INFO, MANY_RECORD_FAULTS, Broken
 from tests.build_tools.command_line import te_wheel
 from tests.build_tools.rewrite_cases import CASES

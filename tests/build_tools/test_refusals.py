@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from build_tools.wheels import check_wheel
-from build_tools.wheels.finding import RULES
+from build_tools.wheels.rules import RULES
 from tests.build_tools.broken_wheels import BROKEN, INFO, MANY_RECORD_FAULTS, Broken
 from tests.build_tools.command_line import Outcome, te_wheel
 from tests.build_tools.wheel_factory import PACKAGE, make_wheel, metadata_text
