@@ -23,12 +23,13 @@ from typing import SupportsIndex, overload
 import torch
 from torch.compiler import is_compiling
 
-from te_pkg.attention.buffer_checks import check_fill, check_tensor, needs_copy, out_faults, refuse, row_faults
+from te_pkg.attention.buffer_checks import check_layout, check_tensor, needs_copy, out_faults, refuse, row_faults
 from te_pkg.attention.cu_seqlens import get_full_cu_seqlens
 from te_pkg.attention.errors import HostReadError
-from te_pkg.attention.kernels import Fill, RowMove, Slots
+from te_pkg.attention.kernels import Fill, RowMove, Slots, check_kernel
 from te_pkg.attention.kernels.host import HostRows, host_rows
 from te_pkg.attention.kernels.operators import move_rows
+from te_pkg.attention.kernels.words import check_fill
 from te_pkg.attention.layout import PackedLayout
 from te_pkg.attention.offsets import integers, is_traced, shape_faults, why_unreadable
 
@@ -72,6 +73,7 @@ def relayout(
         KernelUnavailableError: a ``RuntimeError``; ``kernel`` cannot run here, and why.
     """
     faults = row_faults("x", x, source, "source")
+    check_layout("target", target)
     if target.device != x.device:
         faults.append(f"target is on {target.device}, expected {x.device} as x")
     if target.num_sequences != source.num_sequences:
@@ -129,6 +131,7 @@ def pack(
         LayoutError, ArgumentTypeError, GradientError, KernelUnavailableError: as :func:`relayout`.
     """
     check_tensor("x", x)
+    check_layout("layout", layout)
     if x.ndim < 2:
         refuse([f"x is {x.ndim}-D with shape {list(x.shape)}, expected [b, s, ...]"])
     batch, longest = x.shape[:2]
@@ -178,6 +181,7 @@ def unpack(
     Raises:
         LayoutError, ArgumentTypeError, GradientError, KernelUnavailableError: as :func:`relayout`.
     """
+    check_layout("layout", layout)
     longest = layout.max_seqlen if max_seqlen is None else integers(max_seqlen=max_seqlen)[0]
     batch = layout.num_sequences
     faults = row_faults("x", x, layout, "layout") + _batch_faults(layout, batch, longest, "max_seqlen is {}")
@@ -324,7 +328,8 @@ def _move(
     out: torch.Tensor | None,
     kernel: str | None,
 ) -> torch.Tensor:
-    check_fill(fill, x.dtype)
+    fill = check_fill(fill, x.dtype)
+    check_kernel(kernel)
     move = RowMove(cu_seqlens, source, target, known and known.lengths, -1 if known is None else known.real)
     if out is not None and needs_copy(x, out):
         return out.copy_(move_rows(x, move, fill, kernel))

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from te_pkg.attention import PackedLayout, cache_info, clear_caches, kernels
 from te_pkg.attention.capture import mark_capturing
-from te_pkg.attention.kernels import KernelUnavailableError, PaddingRows, RowMove, Slots, choose, cpu, row_index, words
+from te_pkg.attention.errors import KernelUnavailableError
+from te_pkg.attention.kernels import PaddingRows, RowMove, Slots, choose, cpu, row_index, words
 from tests.attention.layouts import Rows, layout_of
 from tests.attention.no_sync import SyncError, forbid_sync
 from tests.attention.row_moves import (

@@ -13,10 +13,15 @@ import torch
 from hypothesis import strategies as st
 
 from te_pkg.attention import PackedLayout, clear_caches, pack, pad_rows, relayout, unpack, unpad_rows
-from te_pkg.attention.buffer_checks import GradientError
 from te_pkg.attention.capture import mark_capturing
-from te_pkg.attention.errors import ArgumentTypeError, AttentionError, HostReadError, LayoutError
-from te_pkg.attention.kernels import KernelUnavailableError
+from te_pkg.attention.errors import (
+    ArgumentTypeError,
+    AttentionError,
+    GradientError,
+    HostReadError,
+    KernelUnavailableError,
+    LayoutError,
+)
 from tests.attention.layouts import layouts, without_host_facts
 from tests.attention.no_sync import forbid_sync
 from tests.attention.row_moves import expected_rows, kernel_named, moves, poisoned_memory, random_rows, same_bits

@@ -16,10 +16,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from te_pkg.attention import PackedLayout, zero_padding, zero_padding_
-from te_pkg.attention.buffer_checks import GradientError
 from te_pkg.attention.capture import mark_capturing
-from te_pkg.attention.errors import ArgumentTypeError, LayoutError
-from te_pkg.attention.kernels import KernelUnavailableError
+from te_pkg.attention.errors import ArgumentTypeError, GradientError, KernelUnavailableError, LayoutError
 from tests.attention.layouts import LayoutCase, layouts, without_host_facts
 from tests.attention.no_sync import forbid_sync
 from tests.attention.row_moves import DTYPES, kernel_named, random_rows, same_bits
