@@ -89,7 +89,7 @@ def check_tensor(name: str, x: torch.Tensor) -> None:
         raise ArgumentTypeError(f"{name} must be a tensor, got {x!r}")
     if x.layout is not torch.strided or x.is_nested or x.is_quantized:
         kind = "nested" if x.is_nested else "quantized" if x.is_quantized else str(x.layout)
-        raise ArgumentTypeError(f"{name} must be a tensor of numbers in rows (torch.strided), got one that is {kind}")
+        raise ArgumentTypeError(f"{name} must be a dense tensor (torch.strided), got one that is {kind}")
 
 
 def check_layout(name: str, layout: PackedLayout) -> None:
