@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from te_pkg.attention import PackedLayout, cache_info, clear_caches, kernels
 from te_pkg.attention.capture import mark_capturing
 from te_pkg.attention.errors import KernelUnavailableError
-from te_pkg.attention.kernels import PaddingRows, RowMove, Slots, choose, cpu, row_index, words
+from te_pkg.attention.kernels import PaddingRows, RowMove, Slots, choose, cpu, row_index
 from tests.attention.layouts import Rows, layout_of
 from tests.attention.no_sync import SyncError, forbid_sync
 from tests.attention.row_moves import (
@@ -346,7 +346,6 @@ def test_the_worked_examples_hold():
         cpu,
         kernel_named("reference"),
         row_index,
-        words,
         sys.modules["te_pkg.attention.kernels.host"],
     ):
         assert doctest.testmod(module).failed == 0

@@ -342,5 +342,4 @@ class TestWithoutASync:
 
 
 def test_the_worked_examples_hold():
-    for module in ("relayout", "buffer_checks"):
-        assert doctest.testmod(sys.modules[f"te_pkg.attention.{module}"]).failed == 0
+    assert doctest.testmod(sys.modules["te_pkg.attention.relayout"]).failed == 0

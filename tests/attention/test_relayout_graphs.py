@@ -14,7 +14,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from te_pkg.attention import PackedLayout, pack, pad_rows, relayout, unpack, unpad_rows
+from te_pkg.attention import PackedLayout, pack, pad_rows, relayout, unpack, unpad_rows, zero_padding_
 from tests.attention.layouts import without_host_facts
 from tests.attention.row_moves import moves
 
@@ -49,8 +49,8 @@ class TestDerivatives:
     def test_first_and_second(self, way):
         function, shape = WAYS[way]
         x = torch.randn(shape, dtype=torch.float64, requires_grad=True)
-        assert torch.autograd.gradcheck(function, x, check_forward_ad=True)
-        assert torch.autograd.gradgradcheck(function, x)
+        assert torch.autograd.gradcheck(function, x, check_forward_ad=True, check_batched_grad=True)
+        assert torch.autograd.gradgradcheck(function, x, check_batched_grad=True)
 
     @hypothesis.given(move=moves())
     @hypothesis.settings(deadline=None)
@@ -109,6 +109,16 @@ class TestDerivatives:
         assert torch.equal(tangent, relayout(x, SOURCE, TARGET))
         moved = torch.vmap(lambda x: relayout(x, SOURCE, TARGET), in_dims=1, out_dims=1)(batch)
         assert torch.equal(moved, relayout(batch, SOURCE, TARGET))
+        moved = torch.func.functionalize(lambda x: relayout(x, SOURCE, TARGET))(x)
+        assert torch.equal(moved, relayout(x, SOURCE, TARGET))
+
+    @pytest.mark.parametrize(
+        "function", [lambda x: relayout(x, SOURCE, TARGET), lambda x: zero_padding_(x * 1, SOURCE)]
+    )
+    def test_a_whole_jacobian_at_once(self, function):
+        x = torch.randn(9, 2)
+        one_by_one = torch.autograd.functional.jacobian(function, x)
+        assert torch.equal(torch.autograd.functional.jacobian(function, x, vectorize=True), one_by_one)
 
 
 class TestOperator:

@@ -49,7 +49,7 @@ def in_words(*tensors: torch.Tensor, widest: int = 16) -> list[torch.Tensor]:
     """
     first = tensors[0]
     row = first.nbytes // first.shape[0]
-    if not row % widest:  # mostly
+    if not row % widest and row > first.itemsize:  # mostly; a single element may have any stride
         for tensor in tensors:
             if not tensor.is_contiguous() or tensor.data_ptr() % widest:
                 break
@@ -155,6 +155,6 @@ def _holds(dtype: torch.dtype, number: float) -> bool:
             least, greatest = limits.min, limits.max
         except (NotImplementedError, TypeError):
             return False  # bits without a meaning, and parts of bytes: torch cannot fill them
-    if not math.isfinite(number):
+    if isinstance(number, float) and not math.isfinite(number):
         return is_float and (math.isnan(number) or dtype not in _WITHOUT_INFINITY)
     return least <= number <= greatest and (is_float or number == int(number))
