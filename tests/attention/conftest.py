@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 
 import pytest
+import torch
+
+from te_pkg.attention import PaddingDecisions, clear_caches, default_padding_decisions
 
 try:
     from hypothesis import settings
@@ -23,3 +27,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if item.get_closest_marker("gpu"):
             # Triton 3.9 announces a change of its default whenever it compiles for a device.
             item.add_marker(pytest.mark.filterwarnings("ignore:TRITON_DEFAULT_FP_FUSION is unset:UserWarning"))
+
+
+@pytest.fixture
+def memory() -> PaddingDecisions:
+    return PaddingDecisions()
+
+
+@pytest.fixture
+def nothing_is_remembered_from_another_test() -> Iterator[None]:
+    for before in (True, False):
+        clear_caches()
+        default_padding_decisions.forget_graphs()
+        if before:
+            yield
+    torch._dynamo.reset()

@@ -354,10 +354,9 @@ class TestResolve:
 
         graph = of_buffers_that_go()
         torch.cuda.empty_cache()
-        others = [torch.full((2048,), i, dtype=torch.int32, device=DEVICE) for i in range(64)]
+        _others = [torch.full((2048,), i, dtype=torch.int32, device=DEVICE) for i in range(64)]
         graph.replay()
         memory.verify_replay()
-        assert len(others) == 64
 
 
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")

@@ -22,6 +22,7 @@ from te_pkg.attention.capture import mark_capturing
 from te_pkg.attention.errors import ArgumentTypeError, GradientError, KernelUnavailableError, LayoutError
 from tests.attention.layouts import LayoutCase, layouts, without_host_facts
 from tests.attention.no_sync import forbid_sync
+from tests.attention.operations import Operations
 from tests.attention.row_moves import DTYPES, kernel_named, random_rows, same_bits
 
 TRITON = pytest.param(
@@ -42,16 +43,6 @@ both = pytest.mark.parametrize("function", [zero_padding, zero_padding_])
 def _no_program_is_left() -> Iterator[None]:
     yield
     torch._dynamo.reset()
-
-
-class Operations(TorchDispatchMode):
-    def __init__(self) -> None:
-        super().__init__()
-        self.names: list[str] = []
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.names.append(func.name())
-        return func(*args, **(kwargs or {}))
 
 
 @both
