@@ -128,7 +128,7 @@ def _record_and_clear(
         raise
     except RuntimeError as error:
         raise GradientError(f"x cannot be changed in place: {error}; hint: use zero_padding") from None
-    with torch.no_grad(), forward_ad._set_fwd_grad_enabled(False):
+    with torch.no_grad():
         _clear(x, layout, known, kernel)
     return recorded
 

@@ -213,6 +213,13 @@ class TestGradients:
                 zero_padding_(part(x), layout)
         assert x.all()
 
+    def test_a_kernel_that_cannot_run_leaves_no_node_in_the_graph(self):
+        y = torch.ones(11, 2, requires_grad=True) * 1
+        with mark_capturing(), pytest.raises(KernelUnavailableError, match="capture under way forbids"):
+            zero_padding_(y, LAYOUT, kernel="reference")
+        assert y.all()
+        assert y.grad_fn.name() == "MulBackward0"
+
     @both
     @pytest.mark.parametrize("known", [True, False])
     def test_offsets_that_somebody_changes_before_the_way_back_are_noticed(self, function, known):

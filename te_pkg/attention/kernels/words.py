@@ -1,7 +1,7 @@
 """Rows seen as integers, so that one kernel moves and fills every dtype.
 
-A row is moved as it is, bit for bit, and 0 is all bits 0 in every dtype. So a kernel need not know the dtype: it sees
-words of 1, 2, 4, 8 or 16 bytes, the wider the fewer.
+A row is moved as it is, bit for bit, and 0 is all bits 0 in every dtype (in ``float8_e8m0fnu``, which has no 0, that is
+the least number). So a kernel need not know the dtype: it sees words of 1, 2, 4, 8 or 16 bytes, the wider the fewer.
 """
 
 from __future__ import annotations
@@ -20,13 +20,8 @@ _WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64, 16: to
 
 _INT64 = torch.iinfo(torch.int64)
 
-# Torch puts the greatest number or NaN in the place of an infinity.
-_WITHOUT_INFINITY = {
-    torch.float8_e4m3fn,
-    torch.float8_e4m3fnuz,
-    torch.float8_e5m2fnuz,
-    torch.float8_e8m0fnu,
-}
+# Torch puts the greatest number or NaN in the place of an infinity. By name, because not every torch has them all.
+_WITHOUT_INFINITY = {"float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2fnuz", "float8_e8m0fnu"}
 
 _PLAIN = {torch.bfloat16, torch.float16, torch.float32, torch.float64, torch.int32, torch.int64}
 
@@ -156,5 +151,5 @@ def _holds(dtype: torch.dtype, number: float) -> bool:
         except (NotImplementedError, TypeError):
             return False  # bits without a meaning, and parts of bytes: torch cannot fill them
     if isinstance(number, float) and not math.isfinite(number):
-        return is_float and (math.isnan(number) or dtype not in _WITHOUT_INFINITY)
+        return is_float and (math.isnan(number) or str(dtype).removeprefix("torch.") not in _WITHOUT_INFINITY)
     return least <= number <= greatest and (is_float or number == int(number))
