@@ -73,7 +73,7 @@ def overlap_faults(name: str, x: torch.Tensor) -> list[str]:
     beyond = 1  # of the elements of the dimensions so far
     for stride, size in sorted(zip(x.stride(), x.shape, strict=True)):
         if size > 1:
-            if stride < beyond and x.numel():
+            if stride < beyond:
                 return [f"{name} has several elements in one place (strides {list(x.stride())}), expected one"]
             beyond += (size - 1) * stride
     return []

@@ -15,6 +15,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from te_pkg.attention import PackedLayout, pack, pad_rows, relayout, unpack, unpad_rows, zero_padding_
+from te_pkg.attention.errors import ArgumentTypeError
 from tests.attention.layouts import without_host_facts
 from tests.attention.row_moves import moves
 
@@ -204,6 +205,16 @@ class TestCompile:
             x, layout = torch.randn(3, 5, 2), _layout(lengths)
             assert torch.equal(compiled(x, layout), unpack(pack(x * 2, layout), layout, 5))
         assert counter.frame_count <= 2
+
+    def test_any_fill_is_a_symbol_and_looked_at_when_the_program_runs(self, backend):
+        compiled = torch.compile(
+            lambda x, fill: relayout(x, SOURCE, TARGET, fill=fill), fullgraph=True, backend=backend, dynamic=True
+        )
+        x = torch.randn(9, 2)
+        for fill in (0, 1, 1.5, -2.5, float("inf")):
+            assert torch.equal(compiled(x, fill), relayout(x, SOURCE, TARGET, fill=fill))
+        with pytest.raises(ArgumentTypeError, match=r"^fill is 300, expected a number that torch.int8 can hold$"):
+            compiled(x.to(torch.int8), 300)
 
     def test_into_given_memory(self, backend):
         compiled = torch.compile(lambda x, out: pack(x * 2, TARGET, out=out), fullgraph=True, backend=backend)

@@ -121,7 +121,7 @@ def _move_by_index(
 def _move_unknown(x: torch.Tensor, out: torch.Tensor, move: RowMove, fill: Fill) -> None:
     rows = move.target.rows
     # Where offsets are wrong, buffers end all the same.
-    source, target = move.source.offsets.clamp(max=x.shape[0]), move.target.offsets.clamp(max=rows)
+    source, target = move.source.offsets.clamp(0, x.shape[0]), move.target.offsets.clamp(0, rows)
     row_numbers = _row_numbers(rows, source)
     index = row_numbers + _spread(source[:-1] - target[:-1], target, rows)
     lengths = torch.minimum(move.cu_seqlens.diff(), source.diff())

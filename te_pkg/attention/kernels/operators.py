@@ -18,7 +18,7 @@ from torch.compiler import is_compiling
 
 from te_pkg.attention.kernels import Fill, RowMove, Slots, choose
 from te_pkg.attention.kernels.host import is_plain
-from te_pkg.attention.kernels.words import count_write
+from te_pkg.attention.kernels.words import check_fill, count_write
 
 __all__ = ["move_rows"]
 
@@ -128,7 +128,8 @@ def _relayout(
     fill: Fill,
     kernel: str,
 ) -> torch.Tensor:
-    return _run(x, RowMove(cu_seqlens, Slots(source, x.shape[0]), Slots(target, rows)), fill, kernel)
+    move = RowMove(cu_seqlens, Slots(source, x.shape[0]), Slots(target, rows))
+    return _run(x, move, check_fill(fill, x.dtype), kernel)
 
 
 @_relayout.register_fake
@@ -177,7 +178,8 @@ def _relayout_out(
     kernel: str,
     out: torch.Tensor,
 ) -> None:
-    _run(x, RowMove(cu_seqlens, Slots(source, x.shape[0]), Slots(target, out.shape[0])), fill, kernel, out)
+    move = RowMove(cu_seqlens, Slots(source, x.shape[0]), Slots(target, out.shape[0]))
+    _run(x, move, check_fill(fill, x.dtype), kernel, out)
 
 
 @_relayout_out.register_fake

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 
 import torch
+from torch.compiler import is_compiling
 
 from te_pkg.attention.errors import ArgumentTypeError
 from te_pkg.attention.kernels import Fill
@@ -91,10 +92,12 @@ def check_fill(fill: Fill, dtype: torch.dtype) -> Fill:
     Raises:
         ArgumentTypeError: a ``TypeError``.
     """
+    if is_compiling() and isinstance(fill, (bool, int, float, complex)):
+        return fill  # perhaps a symbol: the operator looks at its value when the program runs
     if isinstance(fill, complex):
         fits = dtype.is_complex and _holds(dtype, fill.real) and _holds(dtype, fill.imag)
     elif isinstance(fill, (torch.SymInt, torch.SymFloat)):
-        return fill  # not known before the program runs
+        return fill  # likewise
     else:
         fits = isinstance(fill, (int, float)) and _holds(dtype, fill)
     if not fits:
