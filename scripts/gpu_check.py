@@ -24,6 +24,7 @@ import statistics
 import subprocess
 import sys
 import time
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -61,6 +62,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # The table needs half a minute.
         status = run_checks(deadline - time.monotonic() - (0 if options.only else 40))
     if options.only != "checks":
+        ignore_announcement()
         rows = list(measure(options.device, deadline))
         print(table(rows))
         status = max(status, verdict(rows, options.goals))
@@ -220,6 +222,11 @@ class Row:
     @property
     def reached(self) -> bool:
         return self.case.goal is None or (self.ratio is not None and self.ratio >= self.case.goal)
+
+
+def ignore_announcement() -> None:
+    """Triton 3.9 announces a change of its default whenever it compiles for a device."""
+    warnings.filterwarnings("ignore", "TRITON_DEFAULT_FP_FUSION is unset", UserWarning)
 
 
 def measure(device: str, deadline: float) -> Iterator[Row]:

@@ -9,16 +9,19 @@ Source: ``flash_attn/bert_padding.py`` of flash-attention 2.8, for what the func
 
 from __future__ import annotations
 
-from typing import Any, SupportsIndex
+from typing import Any, SupportsIndex, cast
 
 import torch
 
 from te_pkg.attention.buffer_checks import check_tensor, refuse
+from te_pkg.attention.errors import HostReadError, LayoutError
 from te_pkg.attention.kernels.cpu import take_rows
 from te_pkg.attention.kernels.words import in_words
-from te_pkg.attention.offsets import integers, is_traced, offsets_of_token_mask
+from te_pkg.attention.offsets import integers, is_traced, offsets_of_token_mask, ordinary, why_unreadable
 
 __all__ = ["pad_input", "unpad_input"]
+
+_INT64_MAX = 2**63 - 1
 
 
 def unpad_input(
@@ -41,11 +44,14 @@ def unpad_input(
 
     Returns:
         ``[t, ...]``, the rows that either mask selects; int64 ``[t]``, where in ``[b * s]`` they were; int32
-        ``[b + 1]``, their offsets; how many the longest sequence has; int32 ``[b]``, how many of them are tokens.
+        ``[b + 1]``, their offsets; how many the longest sequence has; int32 ``[b]``, how many of them are tokens. All
+        but the rows are ordinary tensors also under inference mode.
 
     Raises:
+        ArgumentTypeError: a ``TypeError``; an argument is no tensor with strides.
         LayoutError: a ``ValueError`` with every fault: a mask of another shape, dtype or device.
         OffsetOverflowError: an ``OverflowError``; more tokens than int32 counts, known without a host sync.
+        HostReadError: a ``RuntimeError``; the masks may not be read: under CUDA graph capture, or on the meta device.
     """
     check_tensor("hidden_states", hidden_states)
     faults = []
@@ -64,14 +70,21 @@ def unpad_input(
         if mask.device != hidden_states.device:
             faults.append(f"{name} is on {mask.device}, expected {hidden_states.device} as hidden_states")
     refuse(faults)
-    tokens, *unused = (mask if mask.dtype == torch.bool else mask != 0 for mask in masks.values())
-    kept = tokens | unused[0] if unused else tokens
-    cu_seqlens = offsets_of_token_mask(kept, "attention_mask")
-    seqused = tokens.sum(1, dtype=torch.int32)
-    indices = kept.flatten().nonzero().flatten()
-    lengths = cu_seqlens.diff()
-    longest = int(lengths.max()) if lengths.shape[0] else 0
-    return _take(hidden_states.flatten(0, 1), indices), indices, cu_seqlens, longest, seqused
+    reason = why_unreadable(*masks.values())
+    if reason is not None and not is_traced(*masks.values()):
+        raise HostReadError(
+            f"attention_mask decides how many rows there are, and cannot be read, because {reason}; hint: use "
+            "pack with a layout made before"
+        )
+    with ordinary():
+        tokens, *unused = (mask if mask.dtype == torch.bool else mask != 0 for mask in masks.values())
+        kept = tokens | unused[0] if unused else tokens
+        cu_seqlens = offsets_of_token_mask(kept, "attention_mask")
+        seqused = tokens.sum(1, dtype=torch.int32)
+        indices = kept.flatten().nonzero().flatten()
+        lengths = cu_seqlens.diff()
+        longest = lengths.max().item() if lengths.shape[0] else 0
+    return _take(hidden_states.flatten(0, 1), indices), indices, cu_seqlens, cast(int, longest), seqused
 
 
 def pad_input(
@@ -95,7 +108,9 @@ def pad_input(
         ``[b, s, ...]``.
 
     Raises:
-        LayoutError: a ``ValueError`` with every fault: indices of another number, dtype or device than the tokens.
+        ArgumentTypeError: a ``TypeError``; an argument is no tensor with strides, or a size no integer.
+        LayoutError: a ``ValueError`` with every fault: indices of another number, dtype or device than the tokens, or
+            fewer places than tokens; on the CPU also an index of no place, which CUDA finds as a fault of its own.
     """
     check_tensor("hidden_states", hidden_states)
     check_tensor("indices", indices)
@@ -113,6 +128,13 @@ def pad_input(
     faults += [
         f"{name} is {size}, expected at least 0" for name, size in (("batch", count), ("seqlen", rows)) if size < 0
     ]
+    if not faults and not is_traced(hidden_states, indices):
+        if count * rows > _INT64_MAX:
+            faults.append(f"batch * seqlen is {count * rows}, expected at most {_INT64_MAX}, beyond which no index is")
+        elif indices.shape[0] > count * rows:
+            faults.append(
+                f"hidden_states has {indices.shape[0]} rows, expected at most {count * rows} as batch * seqlen"
+            )
     refuse(faults)
     return _put(hidden_states, indices.long(), count * rows).view(count, rows, *hidden_states.shape[1:])
 
@@ -139,6 +161,7 @@ class _Take(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, rows: torch.Tensor, indices: torch.Tensor) -> torch.Tensor:
         ctx.save_for_backward(indices)
+        ctx.save_for_forward(indices)
         ctx.count = rows.shape[0]
         taken = rows.new_empty((indices.shape[0], *rows.shape[1:]))
         return take_rows(rows.resolve_conj().resolve_neg(), indices, taken) if taken.numel() else taken
@@ -148,21 +171,38 @@ class _Take(torch.autograd.Function):
         (indices,) = ctx.saved_tensors
         return _put(gradient, indices, ctx.count), None
 
+    @staticmethod
+    def jvp(ctx: Any, tangent: torch.Tensor, _: None) -> torch.Tensor:
+        (indices,) = ctx.saved_tensors
+        return _take(tangent, indices)
+
 
 class _Put(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, rows: torch.Tensor, indices: torch.Tensor, count: int) -> torch.Tensor:
         ctx.save_for_backward(indices)
+        ctx.save_for_forward(indices)
+        ctx.count = count
         placed = rows.new_empty((count, *rows.shape[1:]))
         if placed.numel():
             (words,) = in_words(placed)
             words.zero_()
         if rows.numel():
             source, target = in_words(rows.resolve_conj().resolve_neg(), placed)
-            target.index_copy_(0, indices, source)
+            try:
+                target.index_copy_(0, indices, source)
+            except IndexError:
+                lost = indices[(indices < 0) | (indices >= count)].tolist()
+                expected = f"expected 0 to {count - 1}, the places of the batch"
+                raise LayoutError(f"indices holds {index}, {expected}" for index in lost) from None
         return placed
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor, None, None]:
         (indices,) = ctx.saved_tensors
         return _take(gradient, indices), None, None
+
+    @staticmethod
+    def jvp(ctx: Any, tangent: torch.Tensor, *_: None) -> torch.Tensor:
+        (indices,) = ctx.saved_tensors
+        return _put(tangent, indices, ctx.count)

@@ -5,16 +5,11 @@ from __future__ import annotations
 import torch
 from torch.compiler import is_compiling
 
-from te_pkg.attention.errors import ArgumentTypeError, AttentionError, LayoutError
-from te_pkg.attention.kernels import Fill
+from te_pkg.attention.errors import ArgumentTypeError, GradientError, LayoutError
 from te_pkg.attention.kernels.host import is_plain
 from te_pkg.attention.layout import PackedLayout
 
-__all__ = ["GradientError", "check_fill", "check_tensor", "needs_copy", "out_faults", "refuse", "row_faults"]
-
-
-class GradientError(AttentionError, RuntimeError):
-    """A gradient would have to flow where none can."""
+__all__ = ["check_layout", "check_tensor", "needs_copy", "out_faults", "overlap_faults", "refuse", "row_faults"]
 
 
 def row_faults(name: str, x: torch.Tensor, layout: PackedLayout, like: str) -> list[str]:
@@ -24,9 +19,10 @@ def row_faults(name: str, x: torch.Tensor, layout: PackedLayout, like: str) -> l
     ['x has 4 rows, expected 3 as layout']
 
     Raises:
-        ArgumentTypeError: a ``TypeError``; ``x`` is no tensor.
+        ArgumentTypeError: a ``TypeError``; ``x`` is no tensor of rows, or ``layout`` no layout.
     """
     check_tensor(name, x)
+    check_layout(like, layout)
     faults = []
     if x.ndim == 0:
         faults.append(f"{name} is 0-D, expected [t, ...]")
@@ -41,7 +37,7 @@ def out_faults(out: torch.Tensor | None, x: torch.Tensor, shape: tuple[int, ...]
     """What is wrong with ``out`` as the memory for a result of ``shape`` made of ``x``.
 
     Raises:
-        ArgumentTypeError: a ``TypeError``; ``out`` is no tensor.
+        ArgumentTypeError: a ``TypeError``; ``out`` is no tensor of rows.
         GradientError: a ``RuntimeError``; a gradient would have to flow through it.
     """
     if out is None:
@@ -60,37 +56,50 @@ def out_faults(out: torch.Tensor | None, x: torch.Tensor, shape: tuple[int, ...]
     if out.device != x.device:
         faults.append(f"out is on {out.device}, expected {x.device} as x")
     if is_plain(x, out):
-        if not out.is_contiguous() and torch._debug_has_internal_overlap(out) == 1:
-            faults.append(f"out has several elements in one place (strides {list(out.stride())}), expected one")
+        faults += overlap_faults("out", out)
         if _may_overlap(x, out) and _is_dense(x) and _is_dense(out):
             faults.append("out lies in the memory of x, expected memory of its own")
     return faults
 
 
+def overlap_faults(name: str, x: torch.Tensor) -> list[str]:
+    """What is wrong with ``x`` as memory to write to: a place of several elements, as in what was expanded.
+
+    >>> overlap_faults("x", torch.zeros(1, 2).expand(3, 2))
+    ['x has several elements in one place (strides [0, 1]), expected one']
+    """
+    if x.is_contiguous():
+        return []
+    beyond = 1  # of the elements of the dimensions so far
+    for stride, size in sorted(zip(x.stride(), x.shape, strict=True)):
+        if size > 1:
+            if stride < beyond:
+                return [f"{name} has several elements in one place (strides {list(x.stride())}), expected one"]
+            beyond += (size - 1) * stride
+    return []
+
+
 def check_tensor(name: str, x: torch.Tensor) -> None:
-    """Refuse what is no tensor.
+    """Refuse what is no tensor, or one whose elements do not lie in memory by strides.
 
     Raises:
         ArgumentTypeError: a ``TypeError``.
     """
     if not isinstance(x, torch.Tensor):
         raise ArgumentTypeError(f"{name} must be a tensor, got {x!r}")
+    if x.layout is not torch.strided or x.is_nested or x.is_quantized:
+        kind = "nested" if x.is_nested else "quantized" if x.is_quantized else str(x.layout)
+        raise ArgumentTypeError(f"{name} must be a dense tensor (torch.strided), got one that is {kind}")
 
 
-def check_fill(fill: Fill, dtype: torch.dtype) -> None:
-    """Refuse what is no number, and what ``dtype`` could only hold in part.
+def check_layout(name: str, layout: PackedLayout) -> None:
+    """Refuse what is no layout.
 
     Raises:
         ArgumentTypeError: a ``TypeError``.
     """
-    if isinstance(fill, complex):
-        fits = dtype.is_complex
-    elif isinstance(fill, (float, torch.SymFloat)):
-        fits = dtype.is_floating_point or dtype.is_complex or float(fill).is_integer()
-    else:
-        fits = isinstance(fill, (int, torch.SymInt))
-    if not fits:
-        raise ArgumentTypeError(f"fill is {fill!r}, expected a number that {dtype} can hold")
+    if not isinstance(layout, PackedLayout):
+        raise ArgumentTypeError(f"{name} must be a PackedLayout, got {layout!r}; hint: PackedLayout.from_lengths")
 
 
 def refuse(faults: list[str]) -> None:

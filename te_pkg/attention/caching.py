@@ -116,9 +116,6 @@ class Kept(ABC):
     def __reduce__(self) -> NoReturn:
         raise ArgumentTypeError(f"the cache {self.name!r} belongs to its process and cannot be pickled")
 
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.name!r}: {self.info()}>"
-
 
 class TensorCache(Kept):
     """Keeps what ``make(*key, device=...)`` returns; ``make`` is a pure function of its arguments.

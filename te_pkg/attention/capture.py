@@ -13,14 +13,14 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import torch
+from torch import cuda
 
 __all__ = ["is_capturing", "mark_capturing"]
 
 # torch's own function raises on a build without CUDA, and on a machine without a driver. Where CUDA has not been
 # initialised no capture can be under way, so it is not asked there. A function that was put in its place, by a
 # back end that stands in for CUDA or by a test, is always asked.
-_ask_torch = torch.cuda.is_current_stream_capturing
+_ask_torch = cuda.is_current_stream_capturing
 
 
 class _Marks:
@@ -55,8 +55,8 @@ def is_capturing() -> bool:
     """
     if _thread.marks.depth:
         return True
-    ask = torch.cuda.is_current_stream_capturing
-    return (ask is not _ask_torch or torch.cuda.is_initialized()) and ask()  # type: ignore[no-untyped-call]
+    ask = cuda.is_current_stream_capturing
+    return (ask is not _ask_torch or cuda.is_initialized()) and ask()  # type: ignore[no-untyped-call]
 
 
 @contextmanager

@@ -71,3 +71,23 @@ class ArgumentError(AttentionError, ValueError):
 
 class PaddingError(AttentionError, ValueError):
     """A layout has padding where what was asked for has none."""
+
+
+class GradientError(AttentionError, RuntimeError):
+    """A gradient would have to flow where none can."""
+
+
+class KernelUnavailableError(AttentionError, RuntimeError):
+    """The kernel that was asked for does not exist or cannot run here.
+
+    Attributes:
+        kernel: its name, as asked for.
+        reason: why not.
+    """
+
+    def __init__(self, kernel: str, reason: str) -> None:
+        self.kernel, self.reason = kernel, reason
+        super().__init__(f"kernel {kernel!r} is not available: {reason}")
+
+    def __reduce__(self) -> tuple[type[KernelUnavailableError], tuple[str, str]]:
+        return type(self), (self.kernel, self.reason)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from te_pkg.attention import masks
+from te_pkg.attention.errors import ArgumentTypeError
 from te_pkg.attention.layout_checks import CheckedOffsets
 from te_pkg.attention.offsets import ordinary
 
@@ -120,7 +121,7 @@ class LayoutRows:
             ArgumentError: a ``ValueError``; ``align`` or ``window`` cannot be meant.
             LayoutError: a ``ValueError``; ``layout_kv`` differs in the number of sequences or the device.
         """
-        return masks.attention_mask(self, layout_kv, causal=causal, align=align, window=window)
+        return masks.attention_mask(self, self._keys(layout_kv), causal=causal, align=align, window=window)
 
     def block_mask(
         self,
@@ -137,7 +138,14 @@ class LayoutRows:
         Raises:
             LayoutError: a ``ValueError``; also where a side has no rows.
         """
-        return masks.block_mask(self, layout_kv, causal=causal, align=align, window=window)
+        return masks.block_mask(self, self._keys(layout_kv), causal=causal, align=align, window=window)
+
+    def _keys(self, layout_kv: LayoutRows | None) -> LayoutRows:
+        if layout_kv is None:
+            return self
+        if not isinstance(layout_kv, LayoutRows):
+            raise ArgumentTypeError(f"layout_kv must be a PackedLayout or None, got {layout_kv!r}")
+        return layout_kv
 
     def _search(self) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """``[t]`` each: int32 the rows, int64 their slots, ``b`` beyond the last, and bool whether they are real."""

@@ -31,14 +31,13 @@ _ALIGNMENTS = ("top_left", "bottom_right")
 
 def attention_mask(
     layout: LayoutRows,
-    layout_kv: LayoutRows | None,
+    keys: LayoutRows,
     *,
     causal: bool,
     align: str,
     window: tuple[int, int] | None,
 ) -> torch.Tensor:
     """bool ``[t, t_kv]``, True where a query may attend to a key. No host sync."""
-    keys = _keys(layout, layout_kv)
     with ordinary():
         may_attend = _mask_mod(layout, keys, _diagonal(layout, keys, causal, align, window))
         q = torch.arange(layout.total_tokens, device=layout.device).unsqueeze(1)
@@ -48,7 +47,7 @@ def attention_mask(
 
 def block_mask(
     layout: LayoutRows,
-    layout_kv: LayoutRows | None,
+    keys: LayoutRows,
     *,
     causal: bool,
     align: str,
@@ -61,7 +60,6 @@ def block_mask(
     """
     from torch.nn.attention.flex_attention import BlockMask  # 0.5 s that nobody else shall wait for
 
-    keys = _keys(layout, layout_kv)
     for name, rows in (("the queries", layout.total_tokens), ("the keys", keys.total_tokens)):
         if rows == 0:
             raise LayoutError([f"the layout of {name} has 0 rows, expected at least 1: a block mask has no empty form"])
@@ -113,16 +111,6 @@ def _window_faults(window: tuple[int, int] | None) -> tuple[list[str], list[str]
     if all(side >= -1 for side in sides.values()):
         return strange, []
     return strange, [f"window is {window!r}, expected (left, right) with -1 for unbounded, else at least 0"]
-
-
-def _keys(layout: LayoutRows, layout_kv: LayoutRows | None) -> LayoutRows:
-    if layout_kv is None:
-        return layout
-    from te_pkg.attention.layout_rows import LayoutRows  # which imports this module
-
-    if not isinstance(layout_kv, LayoutRows):
-        raise ArgumentTypeError(f"layout_kv must be a PackedLayout or None, got {layout_kv!r}")
-    return layout_kv
 
 
 class _Diagonal(NamedTuple):

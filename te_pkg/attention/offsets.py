@@ -81,6 +81,7 @@ def is_traced(*tensors: torch.Tensor) -> bool:
     return any(
         isinstance(tensor, (FakeTensor, FunctionalTensor))
         or _functorch.is_functorch_wrapped_tensor(tensor)
+        or _functorch.is_legacy_batchedtensor(tensor)  # a batch of gradients of `torch.autograd.grad`
         or torch._is_functional_tensor(tensor)
         for tensor in tensors
     )

@@ -17,20 +17,22 @@ Above some 32 MB to touch fresh memory takes longer than to move the rows: ``out
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from typing import SupportsIndex, overload
 
 import torch
 from torch.compiler import is_compiling
 
-from te_pkg.attention.buffer_checks import check_fill, check_tensor, needs_copy, out_faults, refuse, row_faults
+from te_pkg.attention.buffer_checks import check_layout, check_tensor, needs_copy, out_faults, refuse, row_faults
 from te_pkg.attention.cu_seqlens import get_full_cu_seqlens
-from te_pkg.attention.errors import HostReadError
-from te_pkg.attention.kernels import Fill, RowMove, Slots
+from te_pkg.attention.errors import ArgumentTypeError, HostReadError, LayoutError, OffsetOverflowError
+from te_pkg.attention.kernels import Fill, RowMove, Slots, check_kernel
 from te_pkg.attention.kernels.host import HostRows, host_rows
 from te_pkg.attention.kernels.operators import move_rows
+from te_pkg.attention.kernels.words import check_fill
 from te_pkg.attention.layout import PackedLayout
-from te_pkg.attention.offsets import integers, is_traced, shape_faults, why_unreadable
+from te_pkg.attention.offsets import INT32_MAX, integers, is_traced, shape_faults, why_unreadable
 
 __all__ = ["pack", "pad_rows", "relayout", "unpack", "unpad_rows"]
 
@@ -67,11 +69,13 @@ def relayout(
     Raises:
         LayoutError: a ``ValueError`` with every fault: another number of rows than the layout has, layouts of other
             sequences or on another device, an ``out`` of another shape, dtype or device, or in the memory of ``x``.
-        ArgumentTypeError: a ``TypeError``; ``fill`` is no number that the dtype can hold.
+        ArgumentTypeError: a ``TypeError``; ``fill`` is no number that the dtype can hold, ``x`` or ``out`` no tensor
+            with strides, or a layout none.
         GradientError: a ``RuntimeError``; ``out`` is given, and it or ``x`` requires a gradient.
         KernelUnavailableError: a ``RuntimeError``; ``kernel`` cannot run here, and why.
     """
     faults = row_faults("x", x, source, "source")
+    check_layout("target", target)
     if target.device != x.device:
         faults.append(f"target is on {target.device}, expected {x.device} as x")
     if target.num_sequences != source.num_sequences:
@@ -127,8 +131,10 @@ def pack(
 
     Raises:
         LayoutError, ArgumentTypeError, GradientError, KernelUnavailableError: as :func:`relayout`.
+        OffsetOverflowError: an ``OverflowError``; ``b * s`` is beyond int32.
     """
     check_tensor("x", x)
+    check_layout("layout", layout)
     if x.ndim < 2:
         refuse([f"x is {x.ndim}-D with shape {list(x.shape)}, expected [b, s, ...]"])
     batch, longest = x.shape[:2]
@@ -177,7 +183,9 @@ def unpack(
 
     Raises:
         LayoutError, ArgumentTypeError, GradientError, KernelUnavailableError: as :func:`relayout`.
+        OffsetOverflowError: an ``OverflowError``; ``b * s`` is beyond int32.
     """
+    check_layout("layout", layout)
     longest = layout.max_seqlen if max_seqlen is None else integers(max_seqlen=max_seqlen)[0]
     batch = layout.num_sequences
     faults = row_faults("x", x, layout, "layout") + _batch_faults(layout, batch, longest, "max_seqlen is {}")
@@ -220,7 +228,7 @@ def pad_rows(
 
     Args:
         x: ``[t, ...]``, any dtype; the rows of one group behind those of the other.
-        splits: how many rows each group has, ``t`` together; a list, or an integer tensor ``[g]``.
+        splits: how many rows each group has, ``t`` together; numbers, or an integer tensor ``[g]``.
         align: at least 1; 16 or 32 for FP8.
 
     Returns:
@@ -228,7 +236,7 @@ def pad_rows(
         a list for a list and a tensor for a tensor.
 
     Raises:
-        LayoutError, KernelUnavailableError: as :func:`relayout`.
+        LayoutError, ArgumentTypeError, KernelUnavailableError: as :func:`relayout`.
         HostReadError: a ``RuntimeError``; a tensor, under CUDA graph capture.
     """
     check_tensor("x", x)
@@ -237,8 +245,7 @@ def pad_rows(
     rows = x if padded.total_tokens == unpadded.total_tokens else relayout(x, unpadded, padded)
     if isinstance(splits, torch.Tensor):
         return rows, padded.cu_seqlens_padded.diff().to(splits)
-    (multiple,) = integers(align=align)
-    return rows, [length + -length % multiple for length in splits]
+    return rows, [end - start for start, end in pairwise(padded.slot_offsets or ())]
 
 
 def unpad_rows(x: torch.Tensor, splits: torch.Tensor | Sequence[int], align: SupportsIndex) -> torch.Tensor:
@@ -256,7 +263,7 @@ def unpad_rows(x: torch.Tensor, splits: torch.Tensor | Sequence[int], align: Sup
         ``[t, ...]``, which is ``x`` itself where nothing was padded.
 
     Raises:
-        LayoutError, KernelUnavailableError, HostReadError: as :func:`pad_rows`.
+        LayoutError, ArgumentTypeError, KernelUnavailableError, HostReadError: as :func:`pad_rows`.
     """
     check_tensor("x", x)
     unpadded, padded = _group_layouts(splits, align, x.device)
@@ -281,10 +288,15 @@ def _group_layouts(
         if not faults:
             lengths = splits.tolist()
     else:
-        lengths = splits
+        lengths = tuple(splits) if isinstance(splits, Iterable) else splits
     refuse(faults)
-    unpadded = PackedLayout.from_lengths(lengths, device=device)
-    return unpadded, PackedLayout.from_lengths(lengths, multiple, device=device)
+    try:
+        unpadded = PackedLayout.from_lengths(lengths, device=device)
+        return unpadded, PackedLayout.from_lengths(lengths, multiple, device=device)
+    except LayoutError as error:
+        raise LayoutError(fault.replace("lengths", "splits") for fault in error.faults) from None
+    except ArgumentTypeError as error:
+        raise ArgumentTypeError(str(error).replace("lengths", "splits")) from None
 
 
 def _batch_faults(layout: PackedLayout, batch: int, longest: int, what: str) -> list[str]:
@@ -304,6 +316,12 @@ def _batch_slots(batch: int, longest: int, device: torch.device) -> Slots:
     rows = batch * longest
     known: Sequence[int] | None = None
     if not is_compiling():
+        if rows > INT32_MAX:
+            raise OffsetOverflowError(
+                f"{rows} is beyond int32: {batch} sequences of {longest} rows, expected at most {INT32_MAX}; hint: "
+                "split the batch",
+                rows,
+            )
         known = range(0, rows + 1, longest) if longest else (0,) * (batch + 1)
     return Slots(lambda: get_full_cu_seqlens(batch, longest, device), rows, known)
 
@@ -324,7 +342,8 @@ def _move(
     out: torch.Tensor | None,
     kernel: str | None,
 ) -> torch.Tensor:
-    check_fill(fill, x.dtype)
+    fill = check_fill(fill, x.dtype)
+    check_kernel(kernel)
     move = RowMove(cu_seqlens, source, target, known and known.lengths, -1 if known is None else known.real)
     if out is not None and needs_copy(x, out):
         return out.copy_(move_rows(x, move, fill, kernel))

@@ -11,9 +11,11 @@ from typing import Any
 import torch
 import torch.autograd.forward_ad as forward_ad
 
-from te_pkg.attention.buffer_checks import GradientError, refuse, row_faults
-from te_pkg.attention.kernels import PaddingRows, Slots, choose
-from te_pkg.attention.kernels.host import HostRows, host_rows
+from te_pkg.attention.buffer_checks import overlap_faults, refuse, row_faults
+from te_pkg.attention.errors import AttentionError, GradientError
+from te_pkg.attention.kernels import PaddingRows, Slots, check_kernel, choose
+from te_pkg.attention.kernels.host import HostRows, host_rows, is_plain
+from te_pkg.attention.kernels.words import count_write
 from te_pkg.attention.layout import PackedLayout
 from te_pkg.attention.offsets import is_traced
 from te_pkg.attention.relayout import relayout
@@ -52,19 +54,24 @@ def zero_padding_(x: torch.Tensor, layout: PackedLayout, *, kernel: str | None =
     replayed.
 
     Args:
-        x: ``[t, ...]``, any dtype.
+        x: ``[t, ...]``, any dtype; no two elements in one place.
         layout: of ``x``.
-        kernel: ``"reference"``, ``"cpu"`` or ``"triton"``, see :mod:`te_pkg.attention.kernels`; None: by device.
+        kernel: ``"reference"``, ``"cpu"`` or ``"triton"``, see :mod:`te_pkg.attention.kernels`; None: by device. Not
+            used under ``torch.compile`` and the like, which see an operation of torch's own.
 
     Returns:
         ``x``.
 
     Raises:
-        LayoutError: a ``ValueError``; ``x`` has another number of rows than ``layout``, or is on another device.
-        GradientError: a ``RuntimeError``; ``x`` is a leaf that requires a gradient, or a view of one.
+        LayoutError: a ``ValueError``; ``x`` has another number of rows than ``layout``, is on another device, or was
+            expanded. Like all errors here it leaves ``x`` as it was.
+        ArgumentTypeError: a ``TypeError``; ``x`` is no tensor with strides, or ``layout`` no layout.
+        GradientError: a ``RuntimeError``; ``x`` requires a gradient and is a leaf, a view of one, or another view that
+            torch does not let change.
         KernelUnavailableError: a ``RuntimeError``; ``kernel`` cannot run here, and why.
     """
     refuse(row_faults("x", x, layout, "layout"))
+    check_kernel(kernel)
     known = host_rows(layout, x)
     if known is None and is_traced(x):
         # One operation of torch's own, which a compiler may join with what comes before.
@@ -74,13 +81,12 @@ def zero_padding_(x: torch.Tensor, layout: PackedLayout, *, kernel: str | None =
         return x
     if known is not None and known.real == layout.total_tokens:
         return x
-    if not (torch.is_grad_enabled() and x.requires_grad) and forward_ad._current_level < 0:
-        _clear(x, layout, known, kernel)
-        return x
-    if x.requires_grad:
-        _refuse_leaf(x)
-    cleared: torch.Tensor = _ZeroPadding.apply(x, layout, known, kernel)  # type: ignore[no-untyped-call]
-    return cleared
+    if is_plain(x):
+        refuse(overlap_faults("x", x))
+    if (x.requires_grad and torch.is_grad_enabled()) or forward_ad._current_level >= 0:
+        return _record_and_clear(x, layout, known, kernel)
+    _clear(x, layout, known, kernel)
+    return x
 
 
 def zero_padding(x: torch.Tensor, layout: PackedLayout, *, kernel: str | None = None) -> torch.Tensor:
@@ -103,7 +109,7 @@ def zero_padding(x: torch.Tensor, layout: PackedLayout, *, kernel: str | None = 
         ``[t, ...]``, contiguous unless it is ``x``.
 
     Raises:
-        LayoutError, KernelUnavailableError: as :func:`zero_padding_`.
+        LayoutError, ArgumentTypeError, KernelUnavailableError: as :func:`zero_padding_`.
     """
     refuse(row_faults("x", x, layout, "layout"))
     known = host_rows(layout, x)
@@ -112,21 +118,39 @@ def zero_padding(x: torch.Tensor, layout: PackedLayout, *, kernel: str | None = 
     return relayout(x, layout, layout, kernel=kernel)
 
 
+def _record_and_clear(
+    x: torch.Tensor, layout: PackedLayout, known: HostRows | None, kernel: str | None
+) -> torch.Tensor:
+    choose(x.device, kernel)  # what cannot be done is refused before anything is recorded
+    try:
+        recorded: torch.Tensor = _ZeroPadding.apply(x, layout, kernel)  # type: ignore[no-untyped-call]
+    except AttentionError:
+        raise
+    except RuntimeError as error:
+        raise GradientError(f"x cannot be changed in place: {error}; hint: use zero_padding") from None
+    with torch.no_grad():
+        _clear(x, layout, known, kernel)
+    return recorded
+
+
 class _ZeroPadding(torch.autograd.Function):
-    """In place, and one node: a node for each slice would copy the whole gradient."""
+    """In place, and one node: a node for each slice would copy the whole gradient.
+
+    Nothing is written here: torch refuses leaves and some views only after this, and then all must be as before.
+    """
 
     @staticmethod
-    def forward(
-        ctx: Any, x: torch.Tensor, layout: PackedLayout, known: HostRows | None, kernel: str | None
-    ) -> torch.Tensor:
-        _clear(x, layout, known, kernel)
+    def forward(ctx: Any, x: torch.Tensor, layout: PackedLayout, kernel: str | None) -> torch.Tensor:
         ctx.mark_dirty(x)
+        # As tensors, so that torch notices if somebody changes them before the way back.
+        ctx.save_for_backward(layout.cu_seqlens, layout.cu_seqlens_padded)
         ctx.layout, ctx.kernel = layout, kernel
         return x
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        return zero_padding(gradient, ctx.layout, kernel=ctx.kernel), None, None, None
+        _ = ctx.saved_tensors
+        return zero_padding(gradient, ctx.layout, kernel=ctx.kernel), None, None
 
     @staticmethod
     def jvp(ctx: Any, tangent: torch.Tensor, *_: None) -> torch.Tensor:
@@ -141,12 +165,4 @@ def _clear(x: torch.Tensor, layout: PackedLayout, known: HostRows | None, kernel
     slots = Slots(layout.cu_seqlens_padded, layout.total_tokens, known and known.slots)
     padding = PaddingRows(layout.cu_seqlens, slots, known and known.lengths, -1 if known is None else known.real)
     choose(x.device, kernel).fill_padding_(x, padding, 0)
-
-
-def _refuse_leaf(x: torch.Tensor) -> None:
-    # Torch would say so too, but only after the rows were written.
-    if x.is_leaf or (x._is_view() and x._base is not None and x._base.is_leaf):
-        what = "a leaf" if x.is_leaf else "a view of a leaf"
-        raise GradientError(
-            f"x is {what} that requires a gradient, and cannot be changed in place; hint: use zero_padding"
-        )
+    count_write(x)

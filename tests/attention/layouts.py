@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from te_pkg.attention.capture import mark_capturing
 from te_pkg.attention.layout import PackedLayout, Padding
 
-__all__ = ["LayoutCase", "Rows", "layout_of", "layouts", "without_host_facts"]
+__all__ = ["LayoutCase", "Rows", "assert_same", "facts", "layout_of", "layouts", "without_host_facts"]
 
 
 @dataclass(frozen=True)
@@ -101,6 +101,17 @@ def without_host_facts(layout: PackedLayout) -> PackedLayout:
         return PackedLayout.from_cu_seqlens(
             layout.cu_seqlens, layout.cu_seqlens_padded, layout.total_tokens, layout.max_seqlen
         )
+
+
+def assert_same(left: PackedLayout, right: PackedLayout) -> None:
+    assert left.cu_seqlens.tolist() == right.cu_seqlens.tolist()
+    assert left.cu_seqlens_padded.tolist() == right.cu_seqlens_padded.tolist()
+    assert facts(left) == facts(right)
+
+
+def facts(made: PackedLayout) -> tuple[object, ...]:
+    """What the host knows."""
+    return made.total_tokens, made.max_seqlen, made.lengths, made.slot_offsets, made.real_tokens
 
 
 @st.composite

@@ -14,9 +14,12 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from te_pkg.attention import PackedLayout, pack, pad_input, unpack, unpad_input
 from te_pkg.attention.capture import mark_capturing
-from te_pkg.attention.errors import ArgumentTypeError, LayoutError
+from te_pkg.attention.errors import ArgumentTypeError, HostReadError, LayoutError
 from tests.attention.no_sync import forbid_sync
 from tests.attention.row_moves import DTYPES, poisoned_memory, random_rows, same_bits
+
+# Torch warns of itself where it loads forward derivatives.
+pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
 
 
 @st.composite
@@ -122,6 +125,24 @@ class TestPad:
         with pytest.raises(LayoutError, match="hidden_states is 0-D"):
             pad_input(torch.tensor(1.0), torch.tensor([0]), 1, 1)
 
+    def test_more_tokens_than_places(self):
+        for sizes in ((0, 3), (2, 0), (1, 2)):
+            with pytest.raises(
+                LayoutError, match=r"^hidden_states has 3 rows, expected at most \d as batch \* seqlen$"
+            ):
+                pad_input(torch.zeros(3), torch.tensor([0, 1, 2]), *sizes)
+        with pytest.raises(LayoutError, match=r"^batch \* seqlen is 1000000000000000000000000000000, expected at most"):
+            pad_input(torch.zeros(3), torch.tensor([0, 1, 2]), 10**30, 1)
+        assert pad_input(torch.zeros(0, 2), torch.zeros(0, dtype=torch.int64), 0, 3).shape == (0, 3, 2)
+
+    def test_an_index_of_no_place(self):
+        with pytest.raises(LayoutError) as caught:
+            pad_input(torch.zeros(3), torch.tensor([6, 1, -1]), 2, 3)
+        assert caught.value.faults == (
+            "indices holds 6, expected 0 to 5, the places of the batch",
+            "indices holds -1, expected 0 to 5, the places of the batch",
+        )
+
 
 class TestGradients:
     def test_first_and_second(self):
@@ -132,8 +153,8 @@ class TestGradients:
             (lambda x: unpad_input(x, MASK)[0], x),
             (lambda r: pad_input(r, indices, 3, 4), rows),
         ):
-            assert torch.autograd.gradcheck(function, argument)
-            assert torch.autograd.gradgradcheck(function, argument)
+            assert torch.autograd.gradcheck(function, argument, check_forward_ad=True, check_batched_grad=True)
+            assert torch.autograd.gradgradcheck(function, argument, check_batched_grad=True)
 
     def test_garbage_stays_out(self):
         x = torch.where(MASK[..., None], torch.randn(3, 4, 2), float("nan")).requires_grad_()
@@ -142,6 +163,35 @@ class TestGradients:
         again.backward(torch.where(MASK[..., None], 1.0, float("nan")).expand_as(again))
         assert again.isfinite().all()
         assert torch.equal(x.grad[..., 0], MASK.float())
+
+
+def test_what_a_teacher_made_under_inference_mode_serves_training():
+    x = torch.randn(3, 4, 2)
+    with torch.inference_mode():
+        rows, indices, cu_seqlens, _, seqused = unpad_input(x, MASK, ~MASK)
+    assert rows.is_inference()
+    assert not any(tensor.is_inference() for tensor in (indices, cu_seqlens, seqused))
+    student = rows.clone().requires_grad_()
+    pad_input(student, indices, 3, 4).sum().backward()
+    assert student.grad.all()
+
+
+def test_the_number_of_tokens_is_not_read_where_nothing_may_be():
+    with mark_capturing(), pytest.raises(HostReadError, match="a CUDA graph is being captured; hint: use pack"):
+        unpad_input(torch.zeros(3, 4), MASK)
+    with pytest.raises(HostReadError, match="the tensors have no values"):
+        unpad_input(torch.zeros(3, 4, device="meta"), MASK.to("meta"))
+
+
+@pytest.mark.parametrize("strict", [True, False])
+def test_an_exported_program_takes_any_mask(strict):
+    class Unpad(torch.nn.Module):
+        def forward(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+            return unpad_input(x, mask)[0]
+
+    x = torch.randn(3, 4, 2)
+    program = torch.export.export(Unpad(), (x, MASK), strict=strict).module()
+    assert torch.equal(program(x, ~MASK), x[~MASK])
 
 
 def test_padding_never_waits_for_the_device():

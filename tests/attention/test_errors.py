@@ -9,10 +9,20 @@ import pickle
 import pytest
 
 from te_pkg.attention import errors
-from te_pkg.attention.errors import ArgumentTypeError, AttentionError, LayoutError, OffsetOverflowError
+from te_pkg.attention.errors import (
+    ArgumentTypeError,
+    AttentionError,
+    KernelUnavailableError,
+    LayoutError,
+    OffsetOverflowError,
+)
 
 FAMILY = [kind for _, kind in inspect.getmembers(errors, inspect.isclass) if issubclass(kind, AttentionError)]
-ARGUMENTS = {LayoutError: (["one", "two"],), OffsetOverflowError: ("beyond", 2**31)}
+ARGUMENTS = {
+    LayoutError: (["one", "two"],),
+    OffsetOverflowError: ("beyond", 2**31),
+    KernelUnavailableError: ("triton", "there is none"),
+}
 
 
 @pytest.mark.parametrize("kind", FAMILY)

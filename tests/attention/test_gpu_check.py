@@ -8,6 +8,7 @@ import subprocess
 import sys
 import textwrap
 import time
+import warnings
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
@@ -194,6 +195,20 @@ class TestChecks:
         out = capfd.readouterr().out
         assert "skipped" in out
         assert "error" not in out.splitlines()[-1]
+
+
+class TestAnnouncement:
+    def test_is_ignored_and_nothing_else_is(self, script):
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            script.ignore_announcement()
+            warnings.warn("TRITON_DEFAULT_FP_FUSION is unset; its default will change", UserWarning, stacklevel=1)
+            with pytest.raises(UserWarning, match="another"):
+                warnings.warn("another", UserWarning, stacklevel=1)
+
+    @pytest.mark.gpu
+    def test_is_no_failure_of_a_test_marked_gpu(self):
+        warnings.warn("TRITON_DEFAULT_FP_FUSION is unset; its default will change", UserWarning, stacklevel=1)
 
 
 class TestTable:

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from te_pkg.attention import PackedLayout, cache_info, clear_caches, kernels
 from te_pkg.attention.capture import mark_capturing
-from te_pkg.attention.kernels import KernelUnavailableError, PaddingRows, RowMove, Slots, choose, cpu, row_index, words
+from te_pkg.attention.errors import KernelUnavailableError
+from te_pkg.attention.kernels import PaddingRows, RowMove, Slots, choose, cpu, row_index
 from tests.attention.layouts import Rows, layout_of
 from tests.attention.no_sync import SyncError, forbid_sync
 from tests.attention.row_moves import (
@@ -132,9 +133,10 @@ class TestMove:
             move_of((0, 0), (0, 0), (0, 3)),
             move_of((0, 0), (2, 0), (0, 0)),
             move_of((5,), (5,), (5,)),
+            move_of((5,), (5,), (6,)),
             move_of((700, 1), (701, 1), (700, 800)),
         ],
-        ids=["nothing", "capacity alone", "from no row", "to no row", "one sequence", "long"],
+        ids=["nothing", "capacity alone", "from no row", "to no row", "one sequence", "one row of padding", "long"],
     )
     def test_sizes_at_the_edge(self, name, move, known):
         for trailing in ((), (4,), (0,)):
@@ -232,9 +234,12 @@ def test_wrong_offsets_on_the_device_do_not_leave_the_buffers(name, cu, source):
     cu, source = (torch.tensor([0, *sorted(offsets)]) for offsets in (cu, source))
     whole = torch.full((24, 2), float("nan"))
     whole[8:16] = torch.arange(16).view(8, 2)
-    target = torch.tensor([0, 2, 4, 7])
-    out = kernel_named(name).move_rows(whole[8:16], RowMove(cu, Slots(source, 8), Slots(target, 9)), -1)
+    move = RowMove(cu, Slots(source, 8), Slots(torch.tensor([0, 2, 4, 7]), 9))
+    out = kernel_named(name).move_rows(whole[8:16], move, -1)
+    assert torch.equal(out, kernel_named("reference").move_rows(whole[8:16], move, -1))
     assert not out.isnan().any()
+    before_the_first = move._replace(source=Slots(source - 5, 8))
+    assert not kernel_named(name).move_rows(whole[8:16], before_the_first, -1).isnan().any()
 
 
 @pytest.mark.parametrize("name", ["cpu", "triton"])
@@ -276,6 +281,15 @@ class TestRowIndex:
         assert row_index.padding_rows(layout.lengths, layout.slot_offsets, layout.total_tokens, CPU).tolist() == (
             rows.padding_rows
         )
+
+    @hypothesis.given(move=moves())
+    @hypothesis.settings(deadline=None)
+    def test_pieces_are_real_and_padding_in_turn_and_none_is_empty_but_the_first(self, move):
+        layout, rows = move.source, move.source_rows
+        pieces = row_index.pieces_of(layout.lengths, layout.slot_offsets, layout.total_tokens)
+        drawn = [number % 2 == 0 for number, size in enumerate(pieces) for _ in range(size)]
+        assert drawn == [bool(real) for real in rows.token_mask]
+        assert all(pieces[1:])
 
     def test_small_ones_are_kept_large_ones_are_not(self):
         clear_caches()
@@ -345,7 +359,6 @@ def test_the_worked_examples_hold():
         cpu,
         kernel_named("reference"),
         row_index,
-        words,
         sys.modules["te_pkg.attention.kernels.host"],
     ):
         assert doctest.testmod(module).failed == 0

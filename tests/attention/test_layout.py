@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import doctest
-import io
 import json
-import pickle
-from collections.abc import Callable
 from pathlib import Path
 
 import hypothesis
@@ -16,21 +12,17 @@ import numpy as np
 import pytest
 import torch
 from hypothesis import strategies as st
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from te_pkg.attention import PackedLayout, Padding, classify_padding, layout, padding
 from te_pkg.attention.capture import mark_capturing
-from te_pkg.attention.errors import CaptureError, HostReadError, LayoutError, PaddingError
-from tests.attention.layouts import LayoutCase, Rows, layout_of, layouts, without_host_facts
+from te_pkg.attention.errors import HostReadError, LayoutError, PaddingError
+from tests.attention.layouts import Rows, assert_same, facts, layout_of, layouts, without_host_facts
 from tests.attention.no_sync import forbid_sync
+from tests.attention.questions import offsets
 
 DATA = Path(__file__).parents[1] / "data/attention"
 CASES = json.loads((DATA / "layout.json").read_text())
 LENGTHS = st.lists(st.integers(0, 40), max_size=12)
-
-
-def offsets(*values: int, dtype: torch.dtype = torch.int32) -> torch.Tensor:
-    return torch.tensor(values, dtype=dtype)
 
 
 def kinds(names: list[str]) -> Padding:
@@ -45,16 +37,6 @@ def numbers(case: list[int] | str) -> list[int]:
         return case
     first, last = case.split("..")
     return list(range(int(first), int(last) + 1))
-
-
-def assert_same(left: PackedLayout, right: PackedLayout) -> None:
-    assert left.cu_seqlens.tolist() == right.cu_seqlens.tolist()
-    assert left.cu_seqlens_padded.tolist() == right.cu_seqlens_padded.tolist()
-    assert facts(left) == facts(right)
-
-
-def facts(made: PackedLayout) -> tuple[object, ...]:
-    return made.total_tokens, made.max_seqlen, made.lengths, made.slot_offsets, made.real_tokens
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case["name"])
@@ -311,204 +293,6 @@ class TestPaddedTo:
             PackedLayout.from_lengths([3]).padded_to(0)
 
 
-TWINS: dict[str, Callable[[PackedLayout], PackedLayout]] = {
-    "copy": copy.copy,
-    "deep copy": copy.deepcopy,
-    "pickle": lambda made: pickle.loads(pickle.dumps(made)),
-}
-
-
-class TestTravel:
-    def test_to_where_it_is_is_itself(self):
-        made = PackedLayout.from_lengths([3, 2], 4)
-        assert made.to("cpu") is made
-        assert made.to(torch.device("cpu", 0)) is made
-
-    @hypothesis.given(layouts(host=None))
-    def test_host_facts_go_along(self, case):
-        moved = case.layout.to("meta")
-        assert moved.device.type == moved.cu_seqlens_padded.device.type == "meta"
-        assert facts(moved) == facts(case.layout)
-        if case.layout.lengths is not None:
-            assert moved.padding() == case.rows.kinds
-        assert (moved.cu_seqlens is moved.cu_seqlens_padded) == (
-            case.layout.cu_seqlens is case.layout.cu_seqlens_padded
-        )
-
-    @hypothesis.given(layouts(host=None))
-    @pytest.mark.parametrize("twin", TWINS.values(), ids=TWINS)
-    def test_twins_are_alike(self, twin: Callable[[PackedLayout], PackedLayout], case: LayoutCase):
-        made = twin(case.layout)
-        assert_same(made, case.layout)
-        assert made.padding() == case.rows.kinds
-        assert (made.cu_seqlens is made.cu_seqlens_padded) == (case.layout.cu_seqlens is case.layout.cu_seqlens_padded)
-
-    @pytest.mark.parametrize("made", [PackedLayout.from_lengths([3, 2], 4), PackedLayout.from_lengths([3, 2])])
-    @pytest.mark.parametrize("twin", TWINS.values(), ids=TWINS)
-    def test_twins_made_under_inference_mode_are_ordinary_and_train(self, twin, made):
-        with torch.inference_mode():
-            other = twin(made)
-        assert_same(other, made)
-        assert not other.cu_seqlens.is_inference()
-        assert not other.cu_seqlens_padded.is_inference()
-        assert (other.cu_seqlens is other.cu_seqlens_padded) == (made.cu_seqlens is made.cu_seqlens_padded)
-        weight = torch.ones(9, 1, requires_grad=True)
-        torch.index_select(weight, 0, other.cu_seqlens_padded).sum().backward()
-        assert weight.grad.sum() == 3
-
-    def test_a_deep_copy_shares_no_memory(self):
-        made = PackedLayout.from_lengths([3, 2], 4)
-        copy.deepcopy(made).cu_seqlens.zero_()
-        assert made.cu_seqlens.tolist() == [0, 3, 5]
-
-    def test_torch_saves_it(self):
-        buffer = io.BytesIO()
-        torch.save(PackedLayout.from_lengths([3, 2], 4), buffer)
-        buffer.seek(0)
-        assert_same(torch.load(buffer, weights_only=False), PackedLayout.from_lengths([3, 2], 4))
-
-    def test_it_is_frozen(self):
-        made = PackedLayout.from_lengths([3])
-        with pytest.raises(dataclasses.FrozenInstanceError):
-            made.total_tokens = 4
-
-    def test_equal_is_identical_and_hashes(self):
-        made = PackedLayout.from_lengths([3])
-        assert made == made
-        assert made != PackedLayout.from_lengths([3])
-        assert len({made, copy.copy(made)}) == 2
-
-
-MAKERS = {
-    "from_lengths": lambda: PackedLayout.from_lengths([3, 2], 4),
-    "from_lengths of a tensor": lambda: PackedLayout.from_lengths(torch.tensor([3, 2]), 4),
-    "from_cu_seqlens": lambda: PackedLayout.from_cu_seqlens(offsets(0, 3, 5), offsets(0, 4, 8)),
-    "from_cu_seqlens int64": lambda: PackedLayout.from_cu_seqlens(offsets(0, 3, 5, dtype=torch.int64)),
-    "from_token_mask": lambda: PackedLayout.from_token_mask(torch.ones(2, 3, dtype=torch.bool)),
-    "from_position_ids": lambda: PackedLayout.from_position_ids(torch.tensor([0, 1, 0])),
-    "padded_batch": lambda: PackedLayout.padded_batch([3, 1], 4),
-    "padded_batch of a tensor": lambda: PackedLayout.padded_batch(torch.tensor([3, 1]), 4),
-    "padded_to": lambda: PackedLayout.from_lengths([3, 2]).padded_to(4),
-    "to": lambda: PackedLayout.from_lengths([3, 2]).to("meta"),
-    "empty": lambda: PackedLayout.from_lengths([]),
-}
-
-
-@pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)
-class TestInferenceMode:
-    def test_tensors_are_ordinary(self, make):
-        with torch.inference_mode():
-            made = make()
-            derived = [made.token_mask(), made.position_ids(), made.sequence_ids(), made.padding_rows()]
-        assert not made.cu_seqlens.is_inference()
-        assert not made.cu_seqlens_padded.is_inference()
-        assert not any(tensor.is_inference() for tensor in derived)
-
-
-@pytest.mark.parametrize("tensor", [offsets(0, 3, 5), offsets(0, 3, 5, dtype=torch.int64)])
-def test_offsets_from_a_teacher_become_ordinary(tensor):
-    with torch.inference_mode():
-        cu = tensor.clone()
-        made = PackedLayout.from_cu_seqlens(cu)
-        with mark_capturing():
-            captured = PackedLayout.from_cu_seqlens(cu, None, 5, 3)
-    for one in (made, captured, PackedLayout.from_cu_seqlens(cu)):
-        assert not one.cu_seqlens.is_inference()
-        assert one.cu_seqlens.tolist() == [0, 3, 5]
-
-
-class TestFakeTensors:
-    def test_numbers_are_known_and_tensors_are_fake(self):
-        with FakeTensorMode():
-            made = PackedLayout.from_lengths([3, 2], 4)
-            assert isinstance(made.cu_seqlens, FakeTensor)
-            assert made.lengths == (3, 2)
-            assert made.padding() == Padding.LAST | Padding.BETWEEN
-            assert made.padding_rows().shape == (3,)
-            assert made.token_mask().shape == (8,)
-            assert made.padded_to(8).total_tokens == 16
-
-    def test_offsets_are_not_read(self):
-        with FakeTensorMode():
-            made = PackedLayout.from_cu_seqlens(offsets(0, 3, 5), offsets(0, 4, 8), 8, 3)
-            assert made.lengths is None
-            assert made.position_ids().shape == (8,)
-            with pytest.raises(LayoutError, match=r"total_tokens is not given.*\nmax_seqlen is not given"):
-                PackedLayout.from_cu_seqlens(offsets(0, 3, 5))
-            with pytest.raises(HostReadError, match="traced"):
-                made.padding()
-
-    def test_fake_tensors_are_seen_outside_their_mode(self):
-        with FakeTensorMode():
-            cu = offsets(0, 3, 5)
-        assert PackedLayout.from_cu_seqlens(cu, None, 5, 3).lengths is None
-
-    def test_masks_and_lengths(self):
-        with FakeTensorMode():
-            mask = torch.ones(2, 3, dtype=torch.bool)
-            assert PackedLayout.from_token_mask(mask, total_tokens=6, max_seqlen=3).num_sequences == 2
-            assert PackedLayout.padded_batch(torch.tensor([3, 2]), 4).total_tokens == 8
-
-    def test_meta_tensors_have_no_values_either(self):
-        cu = torch.empty(3, dtype=torch.int32, device="meta")
-        made = PackedLayout.from_cu_seqlens(cu, cu, 8, 4)
-        assert made.lengths is None
-        assert made.token_mask().shape == (8,)
-        with pytest.raises(LayoutError, match="the tensors have no values"):
-            PackedLayout.from_cu_seqlens(cu)
-
-
-class TestCapture:
-    def test_a_layout_is_made_by_operations_on_the_device(self):
-        cu, padded, lengths = offsets(0, 3, 5), offsets(0, 4, 8), torch.tensor([3, 2])
-        with mark_capturing(), forbid_sync(uploads=False):
-            made = PackedLayout.from_cu_seqlens(cu, padded, 8, 3)
-            PackedLayout.from_lengths(lengths, 4, 8, max_seqlen=3)
-            made.token_mask(), made.sequence_ids(), made.position_ids()
-            made.flash_attn_kwargs(seqused=True)
-            made.attention_mask(causal=True)
-        assert facts(made) == (8, 3, None, None, None)
-
-    def test_both_sizes_are_asked_for(self):
-        with mark_capturing(), pytest.raises(LayoutError) as caught:
-            PackedLayout.from_cu_seqlens(offsets(0, 3, 5))
-        assert [fault.split()[0] for fault in caught.value.faults] == ["total_tokens", "max_seqlen"]
-
-    def test_shapes_and_dtypes_are_still_checked(self):
-        with mark_capturing(), pytest.raises(LayoutError) as caught:
-            PackedLayout.from_cu_seqlens(torch.zeros(2), torch.zeros(2, 2, dtype=torch.int32), -1, 3)
-        assert "cu_seqlens is floating point" in str(caught.value)
-        assert "cu_seqlens_padded is 2-D" in str(caught.value)
-        assert "total_tokens is -1" in str(caught.value)
-
-    def test_a_size_on_a_device_would_be_a_read(self):
-        with mark_capturing(), forbid_sync(), pytest.raises(LayoutError, match=r"max_seqlen is a tensor.* captured"):
-            PackedLayout.from_cu_seqlens(offsets(0, 3), None, 3, torch.tensor(3))
-
-    def test_numbers_on_the_host_cannot_go_to_a_device(self):
-        with mark_capturing(), pytest.raises(CaptureError, match=r"cannot be copied to cuda:0.*hint: make the layout"):
-            PackedLayout.from_lengths([3, 2], device="cuda:0")
-        made = PackedLayout.from_lengths([3, 2])
-        with mark_capturing(), pytest.raises(CaptureError, match="cannot be copied to cuda:0"):
-            made.to("cuda:0")
-
-    def test_lengths_of_a_tensor_on_the_host_cannot_go_to_a_device_either(self):
-        with mark_capturing(), pytest.raises(CaptureError, match="cannot be copied to cuda:0"):
-            PackedLayout.from_lengths(torch.tensor([3, 2]), 1, 5, "cuda:0", max_seqlen=3)
-
-    def test_offsets_on_a_device_cannot_go_to_the_host(self, monkeypatch):
-        made = PackedLayout.from_lengths([3, 2])
-        monkeypatch.setattr(PackedLayout, "device", torch.device("cuda:0"))
-        with mark_capturing(), pytest.raises(CaptureError, match="offsets on cuda:0 cannot be copied to cpu"):
-            made.to("cpu")
-
-    def test_what_is_known_spares_the_read(self):
-        made = PackedLayout.from_lengths([3, 2], 4)
-        with forbid_sync():
-            made.padding(), made.padding_rows(), made.token_mask(), made.flash_attn_kwargs(seqused=True)
-            made.padded_to(8), made.to("meta")
-
-
 class TestFlashAttnKwargs:
     def test_without_gaps(self):
         made = PackedLayout.from_lengths([3, 5])
@@ -553,37 +337,3 @@ def test_making_a_large_layout_looks_at_no_entry_by_itself():
 @pytest.mark.parametrize("module", [layout, padding])
 def test_the_worked_examples_hold(module):
     assert doctest.testmod(module, extraglobs={"classify_padding": classify_padding}).failed == 0
-
-
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")
-class TestOnAGpu:
-    def test_numbers_reach_the_device_without_a_sync(self):
-        torch.zeros(1, device="cuda")
-        torch.cuda.set_sync_debug_mode("error")
-        try:
-            made = PackedLayout.from_lengths([3, 2, 4], 4, device="cuda")
-            made.token_mask(), made.padding_rows(), made.padded_to(8), made.padding()
-        finally:
-            torch.cuda.set_sync_debug_mode("default")
-        assert made.cu_seqlens_padded.tolist() == [0, 4, 8, 12]
-
-    def test_offsets_are_read_once_and_the_lengths_are_known(self):
-        made = PackedLayout.from_cu_seqlens(offsets(0, 3, 5).cuda(), offsets(0, 4, 8).cuda())
-        assert made.lengths == (3, 2)
-        assert made.to("cpu").slot_offsets == (0, 4, 8)
-
-    def test_a_graph_replays_refilled_offsets(self):
-        cu, padded = offsets(0, 3, 5).cuda(), offsets(0, 4, 8).cuda()
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            ids = PackedLayout.from_cu_seqlens(cu, padded, 8, 4).sequence_ids()
-        cu.copy_(offsets(0, 1, 5))
-        graph.replay()
-        assert ids.tolist() == [0, -1, -1, -1, 1, 1, 1, 1]
-
-    def test_on_the_way_back_the_host_learns_the_lengths(self):
-        with mark_capturing():
-            made = PackedLayout.from_cu_seqlens(offsets(0, 3, 5).cuda(), offsets(0, 4, 8).cuda(), 8, 4)
-        assert made.lengths is None
-        assert made.to("cpu").lengths == (3, 2)

@@ -3,21 +3,12 @@
 from __future__ import annotations
 
 import pytest
-import torch
 
-from te_pkg.attention import PaddingDecisions, resolve_pad_between_seqs, verify_replay
+from te_pkg.attention import resolve_pad_between_seqs, verify_replay
 from te_pkg.attention.capture import mark_capturing
 from te_pkg.attention.errors import ArgumentError, ArgumentTypeError, AttentionError, LayoutError
 from tests.attention.no_sync import forbid_sync
-
-
-def offsets(*values: int) -> torch.Tensor:
-    return torch.tensor(values, dtype=torch.int32)
-
-
-@pytest.fixture
-def memory() -> PaddingDecisions:
-    return PaddingDecisions()
+from tests.attention.questions import offsets
 
 
 def test_offsets_that_are_none_are_named_as_the_caller_names_them(memory):

@@ -7,7 +7,7 @@ import doctest
 import itertools
 import json
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import hypothesis
@@ -23,7 +23,6 @@ from te_pkg.attention import (
     PackedLayout,
     Padding,
     PaddingDecisions,
-    clear_caches,
     default_padding_decisions,
     padding_decisions,
     resolve_pad_between_seqs,
@@ -32,35 +31,12 @@ from te_pkg.attention.caching import CacheInfo
 from te_pkg.attention.capture import mark_capturing
 from tests.attention.layouts import layouts
 from tests.attention.no_sync import forbid_sync
+from tests.attention.questions import ask, ask_captured, offsets
 
 CASES = json.loads((Path(__file__).parents[1] / "data/attention/resolve_pad_between_seqs.json").read_text())
 
 
-def offsets(*values: int, dtype: torch.dtype = torch.int32) -> torch.Tensor:
-    return torch.tensor(values, dtype=dtype)
-
-
-@pytest.fixture
-def memory() -> PaddingDecisions:
-    return PaddingDecisions()
-
-
-@pytest.fixture(autouse=True)
-def _nothing_is_remembered_from_another_test() -> Iterator[None]:
-    clear_caches()
-    yield
-    clear_caches()
-    default_padding_decisions.forget_graphs()
-    torch._dynamo.reset()
-
-
-def ask(memory: PaddingDecisions, cu: torch.Tensor, padded: torch.Tensor, cp_size: int = 1) -> bool:
-    return resolve_pad_between_seqs(cu, cu, padded, padded, cp_size=cp_size, decisions=memory)
-
-
-def ask_captured(memory: PaddingDecisions, cu: torch.Tensor, padded: torch.Tensor, cp_size: int = 1) -> bool:
-    with mark_capturing(), forbid_sync(uploads=False):
-        return ask(memory, cu, padded, cp_size)
+pytestmark = pytest.mark.usefixtures("nothing_is_remembered_from_another_test")
 
 
 class TestCases:

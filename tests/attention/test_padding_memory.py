@@ -10,7 +10,6 @@ import signal
 import threading
 import weakref
 from collections import OrderedDict
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import hypothesis
@@ -31,33 +30,9 @@ from te_pkg.attention.caching import CacheInfo
 from te_pkg.attention.capture import mark_capturing
 from te_pkg.attention.errors import ArgumentError, ArgumentTypeError
 from tests.attention.no_sync import SyncError, forbid_sync
+from tests.attention.questions import ask, ask_captured, offsets
 
-
-def offsets(*values: int, dtype: torch.dtype = torch.int32) -> torch.Tensor:
-    return torch.tensor(values, dtype=dtype)
-
-
-@pytest.fixture
-def memory() -> PaddingDecisions:
-    return PaddingDecisions()
-
-
-@pytest.fixture(autouse=True)
-def _nothing_is_remembered_from_another_test() -> Iterator[None]:
-    clear_caches()
-    default_padding_decisions.forget_graphs()
-    yield
-    clear_caches()
-    default_padding_decisions.forget_graphs()
-
-
-def ask(memory: PaddingDecisions, cu: torch.Tensor, padded: torch.Tensor, cp_size: int = 1) -> bool:
-    return resolve_pad_between_seqs(cu, cu, padded, padded, cp_size=cp_size, decisions=memory)
-
-
-def ask_captured(memory: PaddingDecisions, cu: torch.Tensor, padded: torch.Tensor, cp_size: int = 1) -> bool:
-    with mark_capturing(), forbid_sync(uploads=False):
-        return ask(memory, cu, padded, cp_size)
+pytestmark = pytest.mark.usefixtures("nothing_is_remembered_from_another_test")
 
 
 class TestMemory:

@@ -14,7 +14,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from te_pkg.attention import PackedLayout, pack, pad_rows, relayout, unpack, unpad_rows
+from te_pkg.attention import PackedLayout, pack, pad_rows, relayout, unpack, unpad_rows, zero_padding_
+from te_pkg.attention.errors import ArgumentTypeError
 from tests.attention.layouts import without_host_facts
 from tests.attention.row_moves import moves
 
@@ -49,8 +50,8 @@ class TestDerivatives:
     def test_first_and_second(self, way):
         function, shape = WAYS[way]
         x = torch.randn(shape, dtype=torch.float64, requires_grad=True)
-        assert torch.autograd.gradcheck(function, x, check_forward_ad=True)
-        assert torch.autograd.gradgradcheck(function, x)
+        assert torch.autograd.gradcheck(function, x, check_forward_ad=True, check_batched_grad=True)
+        assert torch.autograd.gradgradcheck(function, x, check_batched_grad=True)
 
     @hypothesis.given(move=moves())
     @hypothesis.settings(deadline=None)
@@ -109,6 +110,16 @@ class TestDerivatives:
         assert torch.equal(tangent, relayout(x, SOURCE, TARGET))
         moved = torch.vmap(lambda x: relayout(x, SOURCE, TARGET), in_dims=1, out_dims=1)(batch)
         assert torch.equal(moved, relayout(batch, SOURCE, TARGET))
+        moved = torch.func.functionalize(lambda x: relayout(x, SOURCE, TARGET))(x)
+        assert torch.equal(moved, relayout(x, SOURCE, TARGET))
+
+    @pytest.mark.parametrize(
+        "function", [lambda x: relayout(x, SOURCE, TARGET), lambda x: zero_padding_(x * 1, SOURCE)]
+    )
+    def test_a_whole_jacobian_at_once(self, function):
+        x = torch.randn(9, 2)
+        one_by_one = torch.autograd.functional.jacobian(function, x)
+        assert torch.equal(torch.autograd.functional.jacobian(function, x, vectorize=True), one_by_one)
 
 
 class TestOperator:
@@ -194,6 +205,16 @@ class TestCompile:
             x, layout = torch.randn(3, 5, 2), _layout(lengths)
             assert torch.equal(compiled(x, layout), unpack(pack(x * 2, layout), layout, 5))
         assert counter.frame_count <= 2
+
+    def test_any_fill_is_a_symbol_and_looked_at_when_the_program_runs(self, backend):
+        compiled = torch.compile(
+            lambda x, fill: relayout(x, SOURCE, TARGET, fill=fill), fullgraph=True, backend=backend, dynamic=True
+        )
+        x = torch.randn(9, 2)
+        for fill in (0, 1, 1.5, -2.5, float("inf")):
+            assert torch.equal(compiled(x, fill), relayout(x, SOURCE, TARGET, fill=fill))
+        with pytest.raises(ArgumentTypeError, match=r"^fill is 300, expected a number that torch.int8 can hold$"):
+            compiled(x.to(torch.int8), 300)
 
     def test_into_given_memory(self, backend):
         compiled = torch.compile(lambda x, out: pack(x * 2, TARGET, out=out), fullgraph=True, backend=backend)

@@ -28,24 +28,8 @@ from te_pkg.attention.capture import mark_capturing
 from te_pkg.attention.errors import AttentionError, HostReadError
 from tests.attention.layouts import layouts
 from tests.attention.no_sync import forbid_sync
+from tests.attention.questions import capture, offsets
 from tests.attention.recorded_graph import RecordedGraph
-
-
-def offsets(*values: int, dtype: torch.dtype = torch.int32) -> torch.Tensor:
-    return torch.tensor(values, dtype=dtype)
-
-
-@pytest.fixture
-def memory() -> PaddingDecisions:
-    return PaddingDecisions()
-
-
-def capture(memory: PaddingDecisions, *tensors: torch.Tensor, cp_size: int = 1) -> tuple[RecordedGraph, bool]:
-    """Warm up, then capture."""
-    resolve_pad_between_seqs(*tensors, cp_size=cp_size, decisions=memory)
-    with RecordedGraph() as graph, forbid_sync(uploads=False):
-        answer = resolve_pad_between_seqs(*tensors, cp_size=cp_size, decisions=memory)
-    return graph, answer
 
 
 class TestReplay:

@@ -5,13 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from te_pkg.attention import PaddingDecisions, StalePaddingDecision
-from tests.attention.test_replay_checks import capture, offsets
-
-
-@pytest.fixture
-def memory() -> PaddingDecisions:
-    return PaddingDecisions()
+from te_pkg.attention import StalePaddingDecision
+from tests.attention.questions import capture, offsets
 
 
 def _set(tensor: torch.Tensor, *values: int) -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import doctest
+import gc
 import importlib.util
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import hypothesis
@@ -15,13 +17,12 @@ from hypothesis import strategies as st
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from te_pkg.attention import PackedLayout, zero_padding, zero_padding_
-from te_pkg.attention.buffer_checks import GradientError
+from te_pkg.attention import PackedLayout, relayout, zero_padding, zero_padding_
 from te_pkg.attention.capture import mark_capturing
-from te_pkg.attention.errors import ArgumentTypeError, LayoutError
-from te_pkg.attention.kernels import KernelUnavailableError
+from te_pkg.attention.errors import ArgumentTypeError, GradientError, KernelUnavailableError, LayoutError
 from tests.attention.layouts import LayoutCase, layouts, without_host_facts
 from tests.attention.no_sync import forbid_sync
+from tests.attention.operations import Operations
 from tests.attention.row_moves import DTYPES, kernel_named, random_rows, same_bits
 
 TRITON = pytest.param(
@@ -42,16 +43,6 @@ both = pytest.mark.parametrize("function", [zero_padding, zero_padding_])
 def _no_program_is_left() -> Iterator[None]:
     yield
     torch._dynamo.reset()
-
-
-class Operations(TorchDispatchMode):
-    def __init__(self) -> None:
-        super().__init__()
-        self.names: list[str] = []
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.names.append(func.name())
-        return func(*args, **(kwargs or {}))
 
 
 @both
@@ -201,14 +192,51 @@ class TestGradients:
 
     def test_a_leaf_is_refused_before_anything_is_written(self):
         x = torch.ones(11, 2, requires_grad=True)
-        with pytest.raises(GradientError, match=r"^x is a leaf that requires a gradient.*hint: use zero_padding$"):
-            zero_padding_(x, LAYOUT)
-        with pytest.raises(GradientError, match=r"^x is a view of a leaf"):
-            zero_padding_(x[:, 0], LAYOUT)
+        for layout in (LAYOUT, without_host_facts(LAYOUT)):
+            with pytest.raises(GradientError, match=r"^x cannot be .*: a leaf Variable .*; hint: use zero_padding$"):
+                zero_padding_(x, layout)
+            with pytest.raises(GradientError, match=r"^x cannot be changed in place: a view of a leaf Variable"):
+                zero_padding_(x[:, 0], layout)
         assert x.all()
+        assert x.grad_fn is None
         with torch.no_grad():
             zero_padding_(x, LAYOUT)
         assert not x[PADDING].any()
+
+    @pytest.mark.parametrize("part", [lambda x: x.unbind(1)[0], lambda x: x.split(1, dim=1)[1]])
+    def test_a_view_that_torch_does_not_let_change_is_as_it_was(self, part):
+        x = torch.ones(11, 2, requires_grad=True) * 1
+        for layout in (LAYOUT, without_host_facts(LAYOUT)):
+            with pytest.raises(
+                GradientError, match=r"^x cannot be changed in place: Output \d of .*hint: use zero_pad"
+            ):
+                zero_padding_(part(x), layout)
+        assert x.all()
+
+    def test_a_kernel_that_cannot_run_leaves_no_node_in_the_graph(self):
+        y = torch.ones(11, 2, requires_grad=True) * 1
+        with mark_capturing(), pytest.raises(KernelUnavailableError, match="capture under way forbids"):
+            zero_padding_(y, LAYOUT, kernel="reference")
+        assert y.all()
+        assert y.grad_fn.name() == "MulBackward0"
+
+    @both
+    @pytest.mark.parametrize("known", [True, False])
+    def test_offsets_that_somebody_changes_before_the_way_back_are_noticed(self, function, known):
+        layout = PackedLayout.from_lengths([3, 0, 2], pad_to_multiple=4)
+        if not known:
+            layout = without_host_facts(layout)
+        y = function(torch.randn(8, requires_grad=True) * 1, layout)
+        layout.cu_seqlens.add_(0)
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            y.sum().backward()
+
+    @both
+    def test_a_graph_that_is_kept_gives_the_same_again(self, function):
+        x = torch.randn(11, 2, requires_grad=True)
+        y = function(x * 1, LAYOUT).square().sum()
+        first, second = (torch.autograd.grad(y, x, retain_graph=True)[0] for _ in range(2))
+        assert torch.equal(first, second)
 
     def test_under_torch_func(self):
         x = torch.randn(11, 2)
@@ -259,6 +287,64 @@ class TestWithoutASync:
         assert out.tolist() == (
             [1, 1, 0, 1, 1] if layout.cu_seqlens_padded is not layout.cu_seqlens else [1, 1, 1, 1, 0]
         )
+
+
+def _tensors() -> int:
+    return sum(issubclass(type(thing), torch.Tensor) for thing in gc.get_objects())
+
+
+class TestMemory:
+    @pytest.mark.parametrize(
+        "x",
+        [torch.ones(1, 2).expand(11, 2), torch.ones(11, 1).expand(11, 2), torch.ones(12).as_strided((11, 2), (1, 1))],
+    )
+    @pytest.mark.parametrize("known", [True, False])
+    def test_where_elements_share_a_place_nothing_is_written(self, x, known):
+        with pytest.raises(
+            LayoutError, match=r"^x has several elements in one place \(strides \[.*\]\), expected one$"
+        ):
+            zero_padding_(x, LAYOUT if known else without_host_facts(LAYOUT))
+        assert x.all()
+
+    @pytest.mark.parametrize("kernel", ["reference", "cpu"])
+    @pytest.mark.parametrize("known", [True, False])
+    def test_a_write_under_inference_mode_is_counted(self, kernel, known):
+        layout = LAYOUT if known else without_host_facts(LAYOUT)
+        x, out = torch.ones(11, 4), torch.ones(11, 4)
+        with torch.inference_mode():
+            zero_padding_(x, layout, kernel=kernel)
+            relayout(x, layout, layout, out=out, kernel=kernel)
+        assert x._version > 0
+        assert out._version > 0
+
+    @both
+    def test_nothing_is_left_for_the_collector_of_garbage(self, function):
+        def step() -> None:
+            function(x * 1, LAYOUT).square().sum().backward()
+
+        x = torch.randn(11, 2, requires_grad=True)
+        step()
+        gc.collect()
+        gc.disable()
+        try:
+            before = _tensors()
+            for _ in range(5):
+                step()
+            assert _tensors() == before
+        finally:
+            gc.enable()
+
+    def test_threads_do_not_get_in_each_others_way(self):
+        def clear(seed: int) -> bool:
+            for length in range(seed, seed + 40):
+                layout = PackedLayout.from_lengths([length % 7, length % 5], pad_to_multiple=4)
+                x = torch.ones(layout.total_tokens, 3)
+                if not torch.equal(zero_padding_(x, layout)[:, 0], layout.token_mask().float()):
+                    return False
+            return True
+
+        with ThreadPoolExecutor(8) as threads:
+            assert all(threads.map(clear, [*range(4)] * 4))
 
 
 @both

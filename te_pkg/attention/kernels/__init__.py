@@ -28,17 +28,17 @@ from typing import NamedTuple, Protocol, TypeAlias, cast
 
 import torch
 
-from te_pkg.attention.errors import AttentionError
+from te_pkg.attention.errors import KernelUnavailableError
 
 __all__ = [
     "ENVIRONMENT_VARIABLE",
     "KERNELS",
     "Fill",
-    "KernelUnavailableError",
     "PaddingRows",
     "RowKernel",
     "RowMove",
     "Slots",
+    "check_kernel",
     "choose",
     "why_unavailable",
 ]
@@ -46,25 +46,11 @@ __all__ = [
 KERNELS = ("reference", "cpu", "triton")
 ENVIRONMENT_VARIABLE = "TE_PKG_KERNELS"
 
+_NO_SUCH_KERNEL = f"there is no such kernel, expected one of {', '.join(map(repr, KERNELS))}"
+
 Fill: TypeAlias = bool | int | float | complex
 
 _MODULES = {"reference": "reference", "cpu": "cpu", "triton": "triton_rows"}
-
-
-class KernelUnavailableError(AttentionError, RuntimeError):
-    """The kernel that was asked for does not exist or cannot run here.
-
-    Attributes:
-        kernel: its name, as asked for.
-        reason: why not.
-    """
-
-    def __init__(self, kernel: str, reason: str) -> None:
-        self.kernel, self.reason = kernel, reason
-        super().__init__(f"kernel {kernel!r} is not available: {reason}")
-
-    def __reduce__(self) -> tuple[type[KernelUnavailableError], tuple[str, str]]:
-        return type(self), (self.kernel, self.reason)
 
 
 class Slots:
@@ -162,8 +148,8 @@ def why_unavailable(kernel: str, device: torch.device) -> str | None:
     >>> why_unavailable("cuda", torch.device("cpu"))
     "there is no such kernel, expected one of 'reference', 'cpu', 'triton'"
     """
-    if kernel not in _MODULES:
-        return f"there is no such kernel, expected one of {', '.join(map(repr, KERNELS))}"
+    if kernel not in KERNELS:
+        return _NO_SUCH_KERNEL
     if kernel == "triton" and not _has_triton():
         return "Triton is not installed; hint: pip install 'te-pkg[triton]'"
     return _load(kernel).why_unavailable(device)
@@ -182,14 +168,28 @@ def choose(device: torch.device, kernel: str | None = None) -> RowKernel:
     Raises:
         KernelUnavailableError: a ``RuntimeError``; the kernel that was asked for cannot run, and why.
     """
-    asked = kernel or os.environ.get(ENVIRONMENT_VARIABLE)
-    if not asked:
-        return _load("triton" if device.type == "cuda" and _has_triton() else "cpu")
+    asked, by = kernel, ""
+    if asked is None or asked == "":
+        asked, by = (
+            os.environ.get(ENVIRONMENT_VARIABLE),
+            f" (asked for by the environment variable {ENVIRONMENT_VARIABLE})",
+        )
+        if not asked:
+            return _load("triton" if device.type == "cuda" and _has_triton() else "cpu")
     reason = why_unavailable(asked, device)
     if reason is not None:
-        by = "" if kernel else f" (asked for by the environment variable {ENVIRONMENT_VARIABLE})"
         raise KernelUnavailableError(asked, reason + by)
     return _load(asked)
+
+
+def check_kernel(kernel: str | None) -> None:
+    """Refuse what is no kernel's name, also where none will run before the program that is traced does.
+
+    Raises:
+        KernelUnavailableError: a ``RuntimeError``.
+    """
+    if kernel is not None and kernel not in ("", *KERNELS):
+        raise KernelUnavailableError(kernel, _NO_SUCH_KERNEL)
 
 
 @cache

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import torch
 
 from te_pkg.attention.kernels import Fill, PaddingRows, RowMove
-from te_pkg.attention.kernels.row_index import gaps_of, padding_rows, real_rows, spans_of
+from te_pkg.attention.kernels.row_index import padding_rows, pieces_of, real_rows, spans_of
 from te_pkg.attention.kernels.words import as_integers, fill_with, fill_word, in_words
 
 __all__ = ["fill_padding_", "move_rows", "take_rows", "why_unavailable"]
@@ -83,7 +83,8 @@ def fill_padding_(x: torch.Tensor, padding: PaddingRows, fill: Fill) -> None:
         _fill_where(words, _row_numbers(rows, ends) >= _spread(ends, slots.offsets, rows), word)
     elif len(lengths) <= 2 or (len(lengths) <= 32 and x.nbytes // rows * (rows - padding.real) <= _SHARED_FILL):
         # Wide words are few, and so each gap is filled by this thread alone: no other has to be woken.
-        gaps = [words.narrow(0, start, size) for start, size in gaps_of(lengths, slots.on_host, rows)]
+        # One call for all the views, of which every other one is a gap.
+        gaps = words.split_with_sizes(pieces_of(lengths, slots.on_host, rows))[1::2]
         if word is not None:
             for gap in gaps:
                 fill_with(gap, word)
@@ -120,7 +121,7 @@ def _move_by_index(
 def _move_unknown(x: torch.Tensor, out: torch.Tensor, move: RowMove, fill: Fill) -> None:
     rows = move.target.rows
     # Where offsets are wrong, buffers end all the same.
-    source, target = move.source.offsets.clamp(max=x.shape[0]), move.target.offsets.clamp(max=rows)
+    source, target = move.source.offsets.clamp(0, x.shape[0]), move.target.offsets.clamp(0, rows)
     row_numbers = _row_numbers(rows, source)
     index = row_numbers + _spread(source[:-1] - target[:-1], target, rows)
     lengths = torch.minimum(move.cu_seqlens.diff(), source.diff())

@@ -18,6 +18,7 @@ from torch.compiler import is_compiling
 
 from te_pkg.attention.kernels import Fill, RowMove, Slots, choose
 from te_pkg.attention.kernels.host import is_plain
+from te_pkg.attention.kernels.words import check_fill, count_write
 
 __all__ = ["move_rows"]
 
@@ -38,16 +39,25 @@ def move_rows(
     if out is not None:
         _relayout_out(x, *offsets, fill, kernel or "", out)
         return out
-    if is_compiling() or _functorch.peek_interpreter_stack() is None or _len_torch_dispatch_stack():
+    if is_compiling() or _len_torch_dispatch_stack() or not _is_differentiated():
         return cast(torch.Tensor, _relayout(x, *offsets, move.target.rows, fill, kernel or ""))
     return cast(torch.Tensor, _MoveUnderFunctorch.apply(x, move, fill, kernel))  # type: ignore[no-untyped-call]
+
+
+def _is_differentiated() -> bool:
+    # By `torch.func`, which knows operators too, but not their derivatives; or batched, as operators are as well.
+    interpreter = _functorch.peek_interpreter_stack()
+    return interpreter is not None and interpreter.key() != _functorch.TransformType.Functionalize
 
 
 def _run(
     x: torch.Tensor, move: RowMove, fill: Fill, kernel: str | None, out: torch.Tensor | None = None
 ) -> torch.Tensor:
     # A kernel sees memory, and none that has yet to be conjugated.
-    return choose(x.device, kernel).move_rows(x.resolve_conj().resolve_neg(), move, fill, out)
+    moved = choose(x.device, kernel).move_rows(x.resolve_conj().resolve_neg(), move, fill, out)
+    if out is not None:
+        count_write(out)
+    return moved
 
 
 class _Move(torch.autograd.Function):
@@ -118,7 +128,8 @@ def _relayout(
     fill: Fill,
     kernel: str,
 ) -> torch.Tensor:
-    return _run(x, RowMove(cu_seqlens, Slots(source, x.shape[0]), Slots(target, rows)), fill, kernel)
+    move = RowMove(cu_seqlens, Slots(source, x.shape[0]), Slots(target, rows))
+    return _run(x, move, check_fill(fill, x.dtype), kernel)
 
 
 @_relayout.register_fake
@@ -167,7 +178,8 @@ def _relayout_out(
     kernel: str,
     out: torch.Tensor,
 ) -> None:
-    _run(x, RowMove(cu_seqlens, Slots(source, x.shape[0]), Slots(target, out.shape[0])), fill, kernel, out)
+    move = RowMove(cu_seqlens, Slots(source, x.shape[0]), Slots(target, out.shape[0]))
+    _run(x, move, check_fill(fill, x.dtype), kernel, out)
 
 
 @_relayout_out.register_fake

@@ -6,12 +6,14 @@ One layout serves each layer of a model, forwards and backwards, and so the indi
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
+from itertools import accumulate
 
 import torch
 
 from te_pkg.attention.caching import TensorCache
 
-__all__ = ["gaps_of", "padding_rows", "real_rows", "spans_of"]
+__all__ = ["padding_rows", "pieces_of", "real_rows", "spans_of"]
 
 # An index of more rows takes less time to make than the rows take to move, and too much memory to keep.
 _KEPT_ROWS = 1 << 16
@@ -33,21 +35,25 @@ def spans_of(lengths: Sequence[int], source: Sequence[int], target: Sequence[int
     return spans
 
 
-def gaps_of(lengths: Sequence[int], slots: Sequence[int], rows: int) -> list[tuple[int, int]]:
-    """First row and number of rows of each gap; from the last sequence to the end of the buffer is one.
+@lru_cache(maxsize=_MAX_ENTRIES)
+def pieces_of(lengths: tuple[int, ...], slots: Sequence[int], rows: int) -> tuple[int, ...]:
+    """How many rows are real, then padding, then real, and so on to the end of the buffer. Without a gap of no row.
 
-    >>> gaps_of([3, 2], slots=[0, 4, 8], rows=12)
-    [(3, 1), (6, 6)]
+    >>> pieces_of((3, 2), slots=(0, 4, 8), rows=12)
+    (3, 1, 2, 6)
     """
-    gaps: list[tuple[int, int]] = []
-    end = 0
-    for length, start in zip(lengths, slots, strict=False):
-        if start > end:
-            gaps.append((end, start - end))
-        end = start + length
+    pieces: list[int] = []
+    start = end = 0  # of the real rows that lie one behind the other
+    for length, slot in zip(lengths, slots, strict=False):
+        if length:
+            if slot > end:
+                pieces += (end - start, slot - end)
+                start = slot
+            end = slot + length
+    pieces.append(end - start)
     if rows > end:
-        gaps.append((end, rows - end))
-    return gaps
+        pieces.append(rows - end)
+    return tuple(pieces)
 
 
 def real_rows(
@@ -84,9 +90,9 @@ def _make_real_rows(
 def _make_padding_rows(
     lengths: tuple[int, ...], slots: Sequence[int], rows: int, *, device: torch.device
 ) -> torch.Tensor:
-    gaps = gaps_of(lengths, slots, rows)
-    sizes = [size for _, size in gaps]
-    return _ranges([start for start, _ in gaps], sizes, sum(sizes), device)
+    pieces = pieces_of.__wrapped__(lengths, slots, rows)
+    sizes = pieces[1::2]
+    return _ranges([*accumulate(pieces)][: 2 * len(sizes) : 2], sizes, sum(sizes), device)
 
 
 def _ranges(starts: Sequence[int], sizes: Sequence[int], total: int, device: torch.device) -> torch.Tensor:
