@@ -28,7 +28,7 @@ _REPEATED = {
 }  # fmt: skip
 _PATHS = {
     "wheels": "WHEEL", "wheel": "WHEEL", "files": "FILE", "folder": "DIR", "src": "SRC", "project": "SRC",
-    "out_dir": "-o", "dest": "-d", "file": "--file", "built": "--wheel",
+    "out_dir": "-o", "dest": "-d", "file": "--file", "built": "--wheel", "yanked": "--yanked",
 }  # fmt: skip
 _SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
 
@@ -199,6 +199,13 @@ def _parser() -> argparse.ArgumentParser:
     sub.add_argument("files", nargs="+", metavar="FILE")
     sub.add_argument("--hashes", action="store_true", help="inflate every member and compare sizes, CRCs and digests")
     sub.add_argument("--strict", action="store_true", help="fail on warnings too")
+    _json(sub)
+
+    sub = command("index", commands.index, "make a static index of wheels and sdists that pip and uv install from")
+    sub.add_argument("folder", metavar="DIR", help="where the files are, at any depth; they stay there")
+    sub.add_argument("-o", "--out-dir", metavar="DIR", help="where the folder `simple` goes (default: DIR itself)")
+    sub.add_argument("--base-url", metavar="URL", help="where DIR is served (default: relative links)")
+    sub.add_argument("--yanked", metavar="FILE", help="what nobody should take (default: yanked.txt in DIR)")
     _json(sub)
 
     sub = command("smoke", commands.smoke, "install a wheel into a fresh environment, import it, compare versions")

@@ -89,6 +89,20 @@ def printable(text: str) -> str:
     return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
 
 
+def format_size(count: int) -> str:
+    """A number of bytes for people.
+
+    >>> format_size(900), format_size(24_700), format_size(729_000_000)
+    ('900 B', '24.7 kB', '729 MB')
+    """
+    size = float(count)
+    for unit in ("B", "kB", "MB"):
+        if size < 1000:
+            return f"{size:.0f} {unit}" if unit == "B" or size >= 100 else f"{size:.1f} {unit}"
+        size /= 1000
+    return f"{size:.1f} GB"
+
+
 def _row(cells: Sequence[str]) -> str:
     return "| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in cells) + " |"
 

@@ -29,7 +29,7 @@ from typing import Any
 
 from packaging.version import Version
 
-from build_tools.console import printable
+from build_tools.console import format_size, printable
 from build_tools.errors import FileError
 from build_tools.smoke_result import NOT_ASKED, Outcome, SmokeResult
 from build_tools.wheels.finding import Finding, Severity
@@ -207,12 +207,19 @@ def format_table(done: Release) -> str:
         decides = version.outcome is not Outcome.SKIPPED and imported.outcome is Outcome.PASSED
         tried = version if decides else imported
         rows.append(
-            (name, _size(artifact.file.size), artifact.variant or "-", artifact.check, install.outcome, tried.outcome)
+            (
+                name,
+                format_size(artifact.file.size),
+                artifact.variant or "-",
+                artifact.check,
+                install.outcome,
+                tried.outcome,
+            )
         )
         notes += [f"{name}: {finding}" for finding in artifact.findings]
         notes += [f"{name}: {part} {status}" for part, status in artifact.smoke.parts if status.why]
     if done.sdist is not None:
-        rows.append((done.sdist.path.name, _size(done.sdist.size), "-", "-", "-", "-"))
+        rows.append((done.sdist.path.name, format_size(done.sdist.size), "-", "-", "-", "-"))
     for failure in done.failures:
         rows.append(("(not written)", "-", failure.variant, "failed", "-", "-"))
         notes += [f"variant {failure.variant!r}: {fault}" for fault in failure.faults]
@@ -229,12 +236,3 @@ def _artifact_facts(artifact: Artifact) -> dict[str, Any]:
         "findings": [finding.facts for finding in artifact.findings],
         "smoke": {part: str(status) for part, status in artifact.smoke.parts},
     }
-
-
-def _size(count: int) -> str:
-    size = float(count)
-    for unit in ("B", "kB", "MB"):
-        if size < 1000:
-            return f"{size:.0f} {unit}" if unit == "B" or size >= 100 else f"{size:.1f} {unit}"
-        size /= 1000
-    return f"{size:.1f} GB"

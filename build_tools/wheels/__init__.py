@@ -15,21 +15,22 @@ if TYPE_CHECKING:
     from build_tools.wheels.edit import WheelEdit
     from build_tools.wheels.finding import Finding, Severity
     from build_tools.wheels.header_edit import Change
+    from build_tools.wheels.index import Index, make_index
     from build_tools.wheels.name import WheelName
     from build_tools.wheels.rewrite import Repacked, repack
     from build_tools.wheels.unpacked import Packed, pack, unpack
     from build_tools.wheels.wheel import Wheel
 
 __all__ = [
-    "Change", "Finding", "Packed", "Repacked", "Severity", "Wheel", "WheelEdit", "WheelName",
-    "check_wheel", "pack", "repack", "unpack",
+    "Change", "Finding", "Index", "Packed", "Repacked", "Severity", "Wheel", "WheelEdit", "WheelName",
+    "check_wheel", "make_index", "pack", "repack", "unpack",
 ]  # fmt: skip
 
 # Imported when they are asked for: a command line that starts often pays for what it uses.
 _HOMES = {
-    "Change": "header_edit", "Finding": "finding", "Packed": "unpacked", "Repacked": "rewrite", "Severity": "finding",
-    "Wheel": "wheel", "WheelEdit": "edit", "WheelName": "name",
-    "check_wheel": "check", "pack": "unpacked", "repack": "rewrite", "unpack": "unpacked",
+    "Change": "header_edit", "Finding": "finding", "Index": "index", "Packed": "unpacked", "Repacked": "rewrite",
+    "Severity": "finding", "Wheel": "wheel", "WheelEdit": "edit", "WheelName": "name",
+    "check_wheel": "check", "make_index": "index", "pack": "unpacked", "repack": "rewrite", "unpack": "unpacked",
 }  # fmt: skip
 
 

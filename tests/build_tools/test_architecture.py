@@ -45,6 +45,11 @@ build_tools.wheels.unpacked
 build_tools.wheels.facts
 build_tools.wheels.check
 build_tools.sdist
+build_tools.wheels.distribution
+build_tools.wheels.yanked
+build_tools.wheels.index_memory
+build_tools.wheels.index_pages
+build_tools.wheels.index
 build_tools.smoke_plan
 build_tools.plan
 build_tools.project
