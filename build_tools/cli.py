@@ -208,6 +208,10 @@ def _parser() -> argparse.ArgumentParser:
     sub.add_argument("--yanked", metavar="FILE", help="what nobody should take (default: yanked.txt in DIR)")
     _json(sub)
 
+    sub = command("pins", commands.pins, "print the exact requirements that tie the parts of a release together")
+    sub.add_argument("folder", metavar="DIR", help="where the wheels and sdists are, at any depth")
+    _json(sub)
+
     sub = command("smoke", commands.smoke, "install a wheel into a fresh environment, import it, compare versions")
     sub.add_argument("wheel", metavar="WHEEL")
     sub.add_argument(

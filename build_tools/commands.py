@@ -271,6 +271,22 @@ def index(arguments: argparse.Namespace, console: Console) -> int:
     return COULD_NOT if made.broken else DONE
 
 
+def pins(arguments: argparse.Namespace, console: Console) -> int:
+    """Print the requirements that tie the parts of a release together."""
+    from build_tools.pins import read_pins
+
+    found = read_pins(arguments.folder)
+    for _, error in found.broken:
+        console.error(error.faults, error.hint)
+    for warning in found.warnings:
+        console.warning(warning)
+    if arguments.json:
+        _print_json(found.facts)
+    for pin in () if arguments.json else found.pins:
+        print(pin)
+    return COULD_NOT if found.broken else DONE
+
+
 def smoke(arguments: argparse.Namespace, console: Console) -> int:
     """Try a wheel; 1 where it fails, 2 where what was asked for could not be tried."""
     from build_tools.smoke import smoke_wheel

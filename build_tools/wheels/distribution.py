@@ -11,8 +11,10 @@ import os
 from pathlib import Path
 from typing import NamedTuple, Self
 
+from packaging.version import Version
+
 from build_tools.errors import FileError, ReleaseError, WheelError
-from build_tools.sdist import ENDING, read_sdist
+from build_tools.sdist import ENDING, Sdist, read_sdist
 from build_tools.version import parse_version
 from build_tools.wheels.name import NormalizedName, decode_url, normalize_name, stem
 from build_tools.wheels.wheel import Wheel
@@ -134,24 +136,43 @@ def _read_wheel(path: Path) -> tuple[Distribution, bytes]:
         ), metadata
 
 
-def _read_sdist(path: Path) -> tuple[Distribution, None]:
-    sdist = read_sdist(path)
+def read_name(path: Path) -> tuple[NormalizedName, Version]:
+    """The project and version of a wheel or an sdist that agrees with itself; no digest is taken.
+
+    Raises:
+        WheelError, BuildError, FileError: as :func:`read_distribution`.
+    """
+    if path.name.endswith(ENDING):
+        return _sdist_name(read_sdist(path))
+    with Wheel.open(path) as opened:
+        name = opened.require_sound().name
+        return name.name, name.version
+
+
+def _sdist_name(sdist: Sdist) -> tuple[NormalizedName, Version]:
+    file = sdist.path.name
     faults: list[str] = []
     try:
-        project, parsed = normalize_name(sdist.name), parse_version(sdist.version)
-        for where, text in ((path.name, sdist.stem), (f"{path.name}: the folder", sdist.folder)):
-            name, _, version = text.rpartition("-")
-            if (normalize_name(name), str(parse_version(version))) != (project, str(parsed)):
+        project, version = normalize_name(sdist.name), parse_version(sdist.version)
+        for where, text in ((file, sdist.stem), (f"{file}: the folder", sdist.folder)):
+            name, _, number = text.rpartition("-")
+            if (normalize_name(name), str(parse_version(number))) != (project, str(version)):
                 faults.append(f"{where} {text!r} disagrees with {sdist.name} {sdist.version} in PKG-INFO")
     except ReleaseError as error:
-        faults += [f"{path.name}: {fault}" for fault in error.faults]
+        faults += [f"{file}: {fault}" for fault in error.faults]
     if faults:
         raise WheelError(faults)
+    return project, version
+
+
+def _read_sdist(path: Path) -> tuple[Distribution, None]:
+    sdist = read_sdist(path)
+    project, version = _sdist_name(sdist)
     return Distribution(
         path.name,
-        f"{stem(project, parsed)}{ENDING}",
+        f"{stem(project, version)}{ENDING}",
         project,
-        str(parsed),
+        str(version),
         "",
         _one_line(sdist.requires_python),
         path.stat().st_size,

@@ -50,8 +50,11 @@ build_tools.wheels.yanked
 build_tools.wheels.index_memory
 build_tools.wheels.index_pages
 build_tools.wheels.index
+build_tools.pins
 build_tools.smoke_plan
+build_tools.variant
 build_tools.plan
+build_tools.metapackage
 build_tools.project
 build_tools.smoke_probe
 build_tools.smoke_result
