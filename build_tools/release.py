@@ -90,6 +90,9 @@ def release(
             report("building the wheel and the sdist")
             built = build_project(project, work, verbose=verbose, report=report)
             made, sdist = built.wheel, built.sdist
+            if _replacing(plan, made) is not None:
+                (work / "source").mkdir()
+                made = made.rename(work / "source" / made.name)
             _check_built(made, Path(out_dir), variants, plan, force=force)
         else:
             made = Path(wheel)

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from build_tools.release import release
 from build_tools.wheels import make_index
 from tests.acceptance.judges import Verdict, import_from, require, run
 from tests.build_tools.wheel_factory import make_wheel
@@ -118,3 +119,34 @@ def test_a_wheel_that_is_not_what_the_index_says_is_refused(dist: Path, tmp_path
     verdict = install(tool, f"{made.folder.as_uri()}/", tmp_path / "target", "demo==1.1")
     assert not verdict.accepted
     assert "hash" in verdict.said.lower()
+
+
+PARTS = """
+[tool.te-wheel.variants.cu12]
+name = "demo-cu12"
+[tool.te-wheel.variants.cu13]
+name = "demo-cu13"
+[tool.te-wheel.variants.meta]
+extras = ["cu12", "cu13"]
+"""
+
+
+@pytest.mark.parametrize("tool", ["pip", "uv"])
+@pytest.mark.parametrize(
+    ("requirement", "installed"),
+    [
+        ("demo", ["demo-1.0"]),
+        ("demo[cu12]", ["demo-1.0", "demo_cu12-1.0"]),
+        ("demo[cu13]==1.0", ["demo-1.0", "demo_cu13-1.0"]),
+    ],
+)
+def test_an_extra_of_the_metapackage_takes_the_part_of_its_release(
+    tmp_path: Path, tool: str, requirement: str, installed: list[str]
+) -> None:
+    (tmp_path / "pyproject.toml").write_text(PARTS)
+    release(tmp_path, tmp_path / "dist", wheel=make_wheel(tmp_path / "built"), smoke=False)
+    make_wheel(tmp_path / "dist", name="demo_cu12", version="2.0")  # a part of another release
+    made = make_index(tmp_path / "dist")
+    verdict = install(tool, f"{made.folder.as_uri()}/", tmp_path / "target", requirement)
+    assert verdict.accepted, verdict.said
+    assert versions(tmp_path / "target") == installed
