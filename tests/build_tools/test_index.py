@@ -353,6 +353,40 @@ class TestAgain:
         assert make_index(tmp_path).projects == ()
         assert "<li>" not in (made.folder / "index.html").read_text()
 
+    @pytest.mark.parametrize("number", range(10))
+    def test_a_run_that_is_broken_off_leaves_whole_files_and_the_next_one_makes_the_same_index(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+    ) -> None:
+        for folder in ("clean", "broken"):
+            make_wheel(tmp_path / folder, name="gone")
+            make_index(tmp_path / folder)
+            (tmp_path / folder / "gone-1.0-py3-none-any.whl").unlink()
+            os.utime(make_wheel(tmp_path / folder), (1e9, 1e9))
+            make_wheel(tmp_path / folder, name="other").rename(tmp_path / folder / "other-1.0-py3-none-any.whl")
+            os.utime(tmp_path / folder / "other-1.0-py3-none-any.whl", (1e9, 1e9))
+        steps = 0
+
+        def broken(self: Any, *arguments: Any, **options: Any) -> Any:
+            nonlocal steps
+            steps += 1
+            if steps > number:
+                raise KeyboardInterrupt
+            return publish(self, *arguments, **options)
+
+        publish = index_module.OutputFile.publish
+        made = make_index(tmp_path / "clean")
+        assert len(made.written) + 1 == 9
+        with monkeypatch.context() as patch:
+            patch.setattr(index_module.OutputFile, "publish", broken)
+            if number < 9:
+                with pytest.raises(KeyboardInterrupt):
+                    make_index(tmp_path / "broken")
+        make_index(tmp_path / "broken")
+        trees = [tree(tmp_path / folder) for folder in ("clean", "broken")]
+        for found in trees:
+            del found[f"simple/{index_memory.FILE}"]
+        assert trees[0] == trees[1]
+
     def test_what_others_put_beside_the_pages_stays(self, tmp_path: Path) -> None:
         make_wheel(tmp_path)
         folder = make_index(tmp_path).folder
