@@ -30,6 +30,7 @@ _REPEATED = {
 _PATHS = {
     "wheels": "WHEEL", "wheel": "WHEEL", "files": "FILE", "folder": "DIR", "src": "SRC", "project": "SRC",
     "a": "A", "b": "B", "out_dir": "-o", "dest": "-d", "file": "--file", "built": "--wheel",
+    "yanked": "--yanked",
 }  # fmt: skip
 _SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
 
@@ -211,6 +212,17 @@ def _parser() -> argparse.ArgumentParser:
     sub = command("diff", commands.diff, "report what a user would notice between two wheels; exit 1 if anything")
     sub.add_argument("a", metavar="A", help="the old wheel")
     sub.add_argument("b", metavar="B", help="the new wheel")
+    _json(sub)
+
+    sub = command("index", commands.index, "make a static index of wheels and sdists that pip and uv install from")
+    sub.add_argument("folder", metavar="DIR", help="where the files are, at any depth; they stay there")
+    sub.add_argument("-o", "--out-dir", metavar="DIR", help="where the folder `simple` goes (default: DIR itself)")
+    sub.add_argument("--base-url", metavar="URL", help="where DIR is served (default: relative links)")
+    sub.add_argument("--yanked", metavar="FILE", help="what nobody should take (default: yanked.txt in DIR)")
+    _json(sub)
+
+    sub = command("pins", commands.pins, "print the exact requirements that tie the parts of a release together")
+    sub.add_argument("folder", metavar="DIR", help="where the wheels and sdists are, at any depth")
     _json(sub)
 
     sub = command("smoke", commands.smoke, "install a wheel into a fresh environment, import it, compare versions")

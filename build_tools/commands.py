@@ -315,6 +315,42 @@ def _mends(findings: Iterable[Finding]) -> dict[str, list[str]]:
     return mends
 
 
+def index(arguments: argparse.Namespace, console: Console) -> int:
+    """Make or renew an index, and print its folder."""
+    from build_tools.wheels.index import make_index
+
+    made = make_index(arguments.folder, arguments.out_dir, base_url=arguments.base_url, yanked_file=arguments.yanked)
+    for _, error in made.broken:
+        console.error(error.faults, error.hint)
+    if not made.files:
+        console.warning(f"{arguments.folder}: no wheel and no sdist that can be indexed")
+    if made.leaves and made.files:
+        console.note("the links lead out of the output folder: serve a folder above both, or give --base-url")
+    counts = f"{len(made.files)} files of {len(made.projects)} projects, {made.read} read"
+    console.say(f"{counts}, {len(made.written)} pages and sidecars written, {len(made.removed)} removed")
+    if arguments.json:
+        _print_json(made.facts)
+    else:
+        print(made.folder)
+    return COULD_NOT if made.broken else DONE
+
+
+def pins(arguments: argparse.Namespace, console: Console) -> int:
+    """Print the requirements that tie the parts of a release together."""
+    from build_tools.pins import read_pins
+
+    found = read_pins(arguments.folder)
+    for _, error in found.broken:
+        console.error(error.faults, error.hint)
+    for warning in found.warnings:
+        console.warning(warning)
+    if arguments.json:
+        _print_json(found.facts)
+    for pin in () if arguments.json else found.pins:
+        print(pin)
+    return COULD_NOT if found.broken else DONE
+
+
 def smoke(arguments: argparse.Namespace, console: Console) -> int:
     """Try a wheel; 1 where it fails, 2 where what was asked for could not be tried."""
     from build_tools.smoke import smoke_wheel

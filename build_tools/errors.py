@@ -96,6 +96,10 @@ class PlanError(ReleaseError, ValueError):
     """``[tool.te-wheel]`` is missing or invalid."""
 
 
+class IndexingError(ReleaseError, ValueError):
+    """A folder of distributions cannot be indexed: two files have one name, or a line of yanked.txt names none."""
+
+
 class OutputExistsError(ReleaseError, FileExistsError):
     """The output is there already with other bytes, or is the input itself."""
 

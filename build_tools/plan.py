@@ -18,10 +18,17 @@ r"""The release plan of a project: ``[tool.te-wheel]`` in its pyproject.toml.
     [tool.te-wheel.variants.cpu]
     local = "cpu"
 
+    [tool.te-wheel.variants.meta]       # a metapackage: no files, and exact requirements on other variants
+    name = "demo-meta"
+    extras = ["cu12"]                   # pip install "demo-meta[cu12]" takes demo-cu12 of the same release
+    requires = ["cpu"]                  # taken whatever the extra
+
 A variant may hold the strings ``name``, ``version``, ``local``, ``build``, ``python-tag``, ``abi-tag``
 and ``platform-tag``, and the lists of strings ``set``, ``add`` (``"Field: value"``), ``remove`` (field
 names), ``add-file`` (``"SRC=DEST"``, SRC relative to the project) and ``remove-file`` (globs). They mean
 what the options of those names mean. Its id names it in ``--only``, in tables and in release.json.
+A metapackage names other variants in ``extras`` or ``requires`` or both, and may hold ``name``, ``set``,
+``add`` and ``remove`` besides. One of the project's own name takes the place of the built wheel.
 """
 
 from __future__ import annotations
@@ -39,9 +46,9 @@ from packaging.version import Version
 
 from build_tools.errors import FileError, PlanError, ReleaseError
 from build_tools.smoke_plan import SmokePlan
-from build_tools.version import parse_local, parse_version, with_local
+from build_tools.variant import Variant
 from build_tools.wheels.edit import WheelEdit
-from build_tools.wheels.name import normal_form, normalize_name, parse_tag_set
+from build_tools.wheels.name import normal_form
 
 TABLE = "tool.te-wheel"
 DEFAULT_VERSION_FILE = "VERSION.txt"
@@ -54,15 +61,9 @@ OWN_NAME_HINT = "give it a name, version, local label, build or tag of its own"
 
 _STRINGS = ("name", "version", "local", "build", "python-tag", "abi-tag", "platform-tag")
 _LISTS = ("set", "add", "remove", "add-file", "sbom-add", "remove-file")
+_PARTS = ("extras", "requires")
+_OF_METAPACKAGES = ("name", "set", "add", "remove", *_PARTS)
 _ID = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?\Z", re.ASCII)
-
-
-@dataclass(frozen=True, slots=True)
-class Variant:
-    """One wheel that the release rewrites from the built one."""
-
-    id: str
-    edit: WheelEdit
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,21 +159,10 @@ def require_distinct_from_source(variants: Iterable[Variant], name: str | None, 
     faults = [
         f"variant {variant.id!r} would be the same file as the wheel that it is made from"
         for variant in variants
-        if _keeps_name(variant.edit, name, version)
+        if not variant.is_metapackage and variant.keeps_name(name, version)
     ]
     if faults:
         raise PlanError(faults, hint=OWN_NAME_HINT)
-
-
-def _keeps_name(edit: WheelEdit, name: str | None, version: Version | None) -> bool:
-    if _output(edit, name)[0] != _output(WheelEdit(), name)[0] or edit.build:
-        return False
-    if not edit.python_tag is edit.abi_tag is edit.platform_tag is None:
-        return False
-    if version is None:
-        return edit.version is None and edit.local is None
-    new = parse_version(edit.version) if edit.version is not None else version
-    return str(new if edit.local is None else with_local(new, edit.local)) == str(version)
 
 
 def _read_toml(folder: Path) -> dict[str, Any]:
@@ -284,6 +274,9 @@ class _Reader:
             if variant is not None:
                 found.append(variant)
         self._check_distinct(found, project_name)
+        for variant in found:
+            if variant.is_metapackage:
+                self._check_metapackage(variant, found, ids.values(), project_name)
         return tuple(found)
 
     def _variant(self, tables: Mapping[str, Any], id_: str, where: str) -> Variant | None:
@@ -293,9 +286,12 @@ class _Reader:
                 f"{TABLE}.variants", f"{id_!r} is no id, expected letters, digits, '.', '_' and '-' such as 'cu12'"
             )
         table = self.table(tables, id_, where)
-        self.check_keys(table, where, (*_STRINGS, *_LISTS))
+        self.check_keys(table, where, (*_STRINGS, *_LISTS, *_PARTS))
         values: dict[str, Any] = {key.replace("-", "_"): self.string(table, key, where) for key in _STRINGS}
         values |= {key.replace("-", "_"): self.strings(table, key, where) for key in _LISTS}
+        extras, requires = (self.strings(table, key, where) for key in _PARTS)
+        if any(key in table for key in _PARTS):
+            self._check_parts(table, where, (*extras, *requires))
         values["add_file"] = tuple(self._source(text, where) for text in values["add_file"])
         values["sbom_add"] = tuple(str((self.folder / text).absolute()) for text in values["sbom_add"])
         try:
@@ -304,7 +300,39 @@ class _Reader:
             for fault in error.faults:
                 self.fault(where, fault)
             return None
-        return Variant(id_, edit) if len(self.faults) == before else None
+        return Variant(id_, edit, extras, requires) if len(self.faults) == before else None
+
+    def _check_parts(self, table: Mapping[str, Any], where: str, parts: tuple[str, ...]) -> None:
+        for key in table:
+            if key in (*_STRINGS, *_LISTS) and key not in _OF_METAPACKAGES:
+                self.fault(where, f"{key} does not go with extras and requires: a metapackage holds no files")
+        if not parts and all(isinstance(table.get(key, []), list) for key in _PARTS):
+            self.fault(where, "extras and requires name no variant, expected at least one")
+        for part in dict.fromkeys(parts):
+            if parts.count(part) > 1:
+                self.fault(where, f"extras and requires name {part!r} {parts.count(part)} times, expected once")
+
+    def _check_metapackage(
+        self, variant: Variant, found: Iterable[Variant], ids: Iterable[str], project_name: str | None
+    ) -> None:
+        where = f"{TABLE}.variants.{variant.id}"
+        by_id = {other.id: other for other in found}
+        for key, parts in zip(_PARTS, (variant.extras, variant.requires), strict=True):
+            for part in parts:
+                if part not in ids:
+                    near = difflib.get_close_matches(part, list(ids), n=1)
+                    self.fault(
+                        where, f"{key} names {part!r}, no variant" + (f", did you mean {near[0]!r}?" if near else "")
+                    )
+                elif part in by_id and by_id[part].is_metapackage:
+                    self.fault(where, f"{key} names {part!r}, which is a metapackage itself")
+        own = variant.project(project_name)
+        for other in by_id.values():
+            if not other.is_metapackage and other.project(project_name) == own:
+                shown = own or "the project's own"
+                self.fault(
+                    where, f"{other.id!r} bears its name, {shown}, too: installers would take either for the other"
+                )
 
     def _source(self, text: str, where: str) -> str:
         """``SRC=DEST`` with SRC found in the project."""
@@ -320,27 +348,9 @@ class _Reader:
         """Name the variants that would make one output file, whatever wheel they start from."""
         seen: dict[tuple[object, ...], Variant] = {}
         for variant in variants:
-            first = seen.setdefault(_output(variant.edit, project_name), variant)
+            first = seen.setdefault(variant.output(project_name), variant)
             if first is variant:
                 continue
             names = [other.edit.name if other.edit.name is not None else project_name for other in (first, variant)]
             why = f" ({names[0]!r} and {names[1]!r} are one project name)" if names[0] != names[1] else ""
             self.fault(f"{TABLE}.variants", f"{first.id!r} and {variant.id!r} would make the same file{why}")
-
-
-def _output(edit: WheelEdit, project_name: str | None) -> tuple[object, ...]:
-    """What tells the file name that ``edit`` makes from others, as far as the edit alone says."""
-    name = edit.name if edit.name is not None else project_name
-    try:
-        project: str | None = normalize_name(name) if name is not None else None
-    except ReleaseError:
-        project = name  # the project's own name is its backend's to refuse
-    local = parse_local(edit.local) if edit.local else edit.local
-    tags = ((edit.python_tag, "python"), (edit.abi_tag, "abi"), (edit.platform_tag, "platform"))
-    return (
-        project,
-        None if edit.version is None else str(parse_version(edit.version)),
-        local,
-        edit.build,
-        *(None if text is None else parse_tag_set(text, kind) for text, kind in tags),
-    )

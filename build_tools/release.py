@@ -7,18 +7,21 @@ import filecmp
 import json
 import os
 import shlex
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from packaging.version import Version
 
 from build_tools.errors import EditError, FileError, OutputExistsError, PlanError, ReleaseError, ToolError, WheelError
-from build_tools.plan import OWN_NAME_HINT, Plan, Variant, read_plan, require_distinct_from_source
+from build_tools.metapackage import is_named, read_metapackage
+from build_tools.pins import Pin
+from build_tools.plan import OWN_NAME_HINT, Plan, read_plan, require_distinct_from_source
 from build_tools.project import build_project, place
 from build_tools.release_record import Artifact, Failure, Release, ReleasedFile
 from build_tools.report import Report, silent
 from build_tools.smoke import Base, smoke_wheel
-from build_tools.smoke_result import NOT_ASKED, SmokeResult
+from build_tools.smoke_result import NO_FILES, NOT_ASKED, SmokeResult
+from build_tools.variant import Variant
 from build_tools.version import read_version
 from build_tools.wheels.change import Change
 from build_tools.wheels.check import check_wheel
@@ -79,33 +82,39 @@ def release(
         require_distinct_from_source(variants, plan.name, expected)
     else:
         _check_project(Path(wheel), plan)
-        _check_variants(Path(wheel), folder, variants, beside=beside)
+        _check_place(Path(wheel), plan, beside=beside)
+        _check_variants(Path(wheel), folder, variants, plan, beside=beside)
     with _working_folder(folder) as work:
         sdist: Path | None = None
         if wheel is None:
             report("building the wheel and the sdist")
             built = build_project(project, work, verbose=verbose, report=report)
             made, sdist = built.wheel, built.sdist
-            _check_built(made, Path(out_dir), variants, force=force)
+            if _replacing(plan, made) is not None:
+                (work / "source").mkdir()
+                made = made.rename(work / "source" / made.name)
+            _check_built(made, Path(out_dir), variants, plan, force=force)
         else:
             made = Path(wheel)
         name = WheelName.parse(made.name)
-        wheels: list[tuple[Path, str | None, tuple[Change, ...]]] = [(made, None, ())] if beside else []
+        wheels: list[_Made] = [(made, None, ())] if beside and _replacing(plan, made) is None else []
         failures: list[Failure] = []
+        pins = _pins(made, folder, variants, plan)
         for variant in variants:
             report(f"variant {variant.id}: rewriting {made.name}")
             try:
-                repacked = repack(made, work, variant.edit)
-                wheels.append((repacked.path, variant.id, repacked.changes))
+                wheels.append(_make(made, work, variant, pins))
             except ReleaseError as error:
                 faults = tuple(fault.replace(f"{work}{os.sep}", "") for fault in error.faults)
                 failures.append(Failure(variant.id, faults, error.hint))
+        _drop_untied(wheels, failures, variants)
+        bare = {path for path, id_, _ in wheels if any(v.id == id_ and v.is_metapackage for v in variants)}
         paths = [path for path, _, _ in wheels]
         outputs = [path.name for path in [*paths, *([sdist] if sdist is not None else [])] if path.parent == work]
         if not force:
             _require_free(work, folder, outputs)
         findings = [tuple(check_wheel(path, hashes=True)) for path in paths]
-        results = _try_all(paths, plan, smoke, report)
+        results = _try_all(paths, bare, plan, smoke, report)
         done = Release(
             folder,
             name.name,
@@ -157,6 +166,25 @@ def _check_project(wheel: Path, plan: Plan) -> None:
         )
 
 
+def _check_place(wheel: Path, plan: Plan, *, beside: bool) -> None:
+    """Refuse a wheel that would lie beside the metapackage which takes its place.
+
+    Raises:
+        EditError: with both.
+    """
+    if beside and (tied := _replacing(plan, wheel)) is not None:
+        raise EditError(
+            f"{wheel.name} lies in the output folder, and the metapackage {tied.id!r} bears its name",
+            hint="choose another folder with -o, or move the wheel",
+        )
+
+
+def _replacing(plan: Plan, source: Path) -> Variant | None:
+    """The metapackage that takes the place of the source wheel in the release, if there is one."""
+    name = WheelName.parse(source.name).name
+    return next((variant for variant in plan.variants if is_named(variant, name)), None)
+
+
 def _odd_version(name: WheelName, expected: Version | None, plan: Plan) -> Iterator[str]:
     """Say where an existing wheel is of another version than the project is now."""
     if plan.version_file is not None and expected is not None and name.version.public != expected.public:
@@ -183,12 +211,46 @@ def _working_folder(folder: Path) -> Iterator[Path]:
         raise
 
 
-def _check_variants(source: Path, folder: Path, variants: Sequence[Variant], *, beside: bool) -> None:
+_Made = tuple[Path, str | None, tuple[Change, ...]]
+
+
+def _make(source: Path, work: Path, variant: Variant, pins: Mapping[str, Pin]) -> _Made:
+    if variant.is_metapackage:
+        tied = read_metapackage(source, variant, pins)
+        return tied.write(work), variant.id, tied.changes
+    repacked = repack(source, work, variant.edit)
+    return repacked.path, variant.id, repacked.changes
+
+
+def _pins(source: Path, folder: Path, variants: Iterable[Variant], plan: Plan) -> dict[str, Pin]:
+    """The pins of the variants that metapackages among ``variants`` name, whether those are made now or not."""
+    wanted = {id_ for variant in variants for id_ in variant.parts}
+    pins: dict[str, Pin] = {}
+    for variant in plan.variants:
+        if variant.id in wanted:
+            name = WheelName.parse(repack(source, folder, variant.edit, dry_run=True).path.name)
+            pins[variant.id] = Pin(name.name, name.version)
+    return pins
+
+
+def _drop_untied(wheels: list[_Made], failures: list[Failure], variants: Iterable[Variant]) -> None:
+    """Take back the metapackages that require a variant which could not be written."""
+    failed = {failure.variant for failure in failures}
+    for variant in variants:
+        missing = [id_ for id_ in variant.parts if id_ in failed]
+        if missing and variant.id not in failed:
+            wheels[:] = [made for made in wheels if made[1] != variant.id]
+            said = f"it requires {', '.join(map(repr, missing))}, which could not be written"
+            failures.append(Failure(variant.id, (said,)))
+
+
+def _check_variants(source: Path, folder: Path, variants: Sequence[Variant], plan: Plan, *, beside: bool) -> None:
     """Decide every rewrite without writing.
 
     Args:
         source, folder: the wheel to start from and the output folder.
         variants: what to make of it.
+        plan: where they stand.
         beside: whether the source wheel itself will stand in the output folder.
 
     Raises:
@@ -200,7 +262,10 @@ def _check_variants(source: Path, folder: Path, variants: Sequence[Variant], *, 
     makers = {source.name: "the wheel that it is made from"} if beside else {}
     for variant in variants:
         try:
-            name = repack(source, folder, variant.edit, dry_run=True).path.name
+            if variant.is_metapackage:
+                name = read_metapackage(source, variant, _pins(source, folder, [variant], plan)).name.filename
+            else:
+                name = repack(source, folder, variant.edit, dry_run=True).path.name
         except EditError as error:
             faults += [f"variant {variant.id!r}: {fault}" for fault in error.faults]
             hints += [error.hint] if error.hint else []
@@ -213,14 +278,14 @@ def _check_variants(source: Path, folder: Path, variants: Sequence[Variant], *, 
         raise EditError(faults, hint="; ".join(dict.fromkeys(hints)) or None)
 
 
-def _check_built(built: Path, folder: Path, variants: Sequence[Variant], *, force: bool) -> None:
+def _check_built(built: Path, folder: Path, variants: Sequence[Variant], plan: Plan, *, force: bool) -> None:
     """Decide every rewrite of what was built; where one does not fit, keep the wheel for another run.
 
     Raises:
         WheelError, EditError: as :func:`_check_variants`, with what to do next.
     """
     try:
-        _check_variants(built, folder, variants, beside=True)
+        _check_variants(built, folder, variants, plan, beside=_replacing(plan, built) is None)
     except (EditError, WheelError) as error:
         try:
             kept = place(built, folder, replace=force)
@@ -230,8 +295,10 @@ def _check_built(built: Path, folder: Path, variants: Sequence[Variant], *, forc
         raise type(error)(error.faults, hint="; ".join(filter(None, (error.hint, hint)))) from error
 
 
-def _try_all(paths: Sequence[Path], plan: Plan, smoke: bool, report: Report) -> list[SmokeResult]:
-    """Try each wheel in a layer over one base; what cannot be tried is skipped."""
+def _try_all(
+    paths: Sequence[Path], bare: Container[Path], plan: Plan, smoke: bool, report: Report
+) -> list[SmokeResult]:
+    """Try each wheel in a layer over one base; what cannot be tried, or is ``bare`` of files, is skipped."""
     if not smoke:
         return [SmokeResult.skip(path.name, NOT_ASKED) for path in paths]
     results: list[SmokeResult] = []
@@ -239,6 +306,9 @@ def _try_all(paths: Sequence[Path], plan: Plan, smoke: bool, report: Report) -> 
     try:
         with Base(asked.requires, report=report) as base:
             for path in paths:
+                if path in bare:
+                    results.append(SmokeResult.skip(path.name, NO_FILES))
+                    continue
                 try:
                     results.append(smoke_wheel(path, imports=asked.imports, run=asked.run, base=base, report=report))
                 except ToolError as error:

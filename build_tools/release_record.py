@@ -32,7 +32,7 @@ from packaging.version import Version
 from build_tools.console import printable
 from build_tools.errors import FileError
 from build_tools.report import human_size
-from build_tools.smoke_result import NOT_ASKED, Outcome, SmokeResult
+from build_tools.smoke_result import NO_FILES, NOT_ASKED, Outcome, SmokeResult
 from build_tools.wheels.change import Change
 from build_tools.wheels.finding import Finding
 from build_tools.wheels.rules import Severity
@@ -163,7 +163,7 @@ class Release:
         for artifact in self.artifacts:
             by_reason: dict[str, list[str]] = {}
             for part, status in artifact.smoke.parts:
-                if status.outcome is Outcome.SKIPPED and status.why != NOT_ASKED:
+                if status.outcome is Outcome.SKIPPED and status.why not in (NOT_ASKED, NO_FILES):
                     by_reason.setdefault(status.why, []).append(part)
             lines += [
                 f"{artifact.file.path.name}: {', '.join(parts)} skipped: {why}" for why, parts in by_reason.items()

@@ -29,12 +29,14 @@ class Sdist:
         path: where it is.
         folder: its one top folder.
         name, version: what PKG-INFO says; ``""`` where it says nothing.
+        requires_python: ``Requires-Python`` of PKG-INFO, or ``None``.
     """
 
     path: Path
     folder: str
     name: str
     version: str
+    requires_python: str | None = None
 
     @property
     def stem(self) -> str:
@@ -71,7 +73,8 @@ def read_sdist(path: Path) -> Sdist:
         raise BuildError([f"{path.name}: {fault}" for fault in error.faults], hint=error.hint) from error
     except OSError as error:
         raise FileError.of("read", path, error) from error
-    return Sdist(path, tops[0], (headers.get("Name") or "").strip(), (headers.get("Version") or "").strip())
+    name, version = ((headers.get(field) or "").strip() for field in ("Name", "Version"))
+    return Sdist(path, tops[0], name, version, headers.get("Requires-Python"))
 
 
 def settle_sdist(path: Path, when: int) -> None:

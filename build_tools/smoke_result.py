@@ -8,6 +8,8 @@ from typing import Self
 
 NOT_ASKED = "not asked for"
 """Why a trial that nobody wanted did not take place."""
+NO_FILES = "a metapackage has no files"
+"""Why there is nothing to try."""
 
 
 class Outcome(StrEnum):

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from build_tools.wheels.diff import diff_wheels
     from build_tools.wheels.edit import WheelEdit
     from build_tools.wheels.finding import Finding
+    from build_tools.wheels.index import Index, make_index
     from build_tools.wheels.limits import Limits
     from build_tools.wheels.name import WheelName
     from build_tools.wheels.repacked import Repacked, repack
@@ -24,16 +25,16 @@ if TYPE_CHECKING:
     from build_tools.wheels.wheel import Wheel
 
 __all__ = [
-    "Change", "Finding", "Limits", "Packed", "Repacked", "Severity", "Wheel", "WheelEdit", "WheelName",
-    "check_wheel", "diff_wheels", "pack", "repack", "unpack",
+    "Change", "Finding", "Index", "Limits", "Packed", "Repacked", "Severity", "Wheel", "WheelEdit", "WheelName",
+    "check_wheel", "diff_wheels", "make_index", "pack", "repack", "unpack",
 ]  # fmt: skip
 
 # Imported when they are asked for: a command line that starts often pays for what it uses.
 _HOMES = {
-    "Change": "change", "Finding": "finding", "Limits": "limits", "Packed": "unpacked", "Repacked": "repacked",
-    "Severity": "rules",
-    "Wheel": "wheel", "WheelEdit": "edit", "WheelName": "name",
-    "check_wheel": "check", "diff_wheels": "diff", "pack": "unpacked", "repack": "repacked", "unpack": "unpacked",
+    "Change": "change", "Finding": "finding", "Index": "index", "Limits": "limits", "Packed": "unpacked",
+    "Repacked": "repacked", "Severity": "rules", "Wheel": "wheel", "WheelEdit": "edit", "WheelName": "name",
+    "check_wheel": "check", "diff_wheels": "diff", "make_index": "index", "pack": "unpacked",
+    "repack": "repacked", "unpack": "unpacked",
 }  # fmt: skip
 
 

@@ -46,12 +46,15 @@ class _Output(ABC):
     path: Path
     _made: list[Path]
     """The folders that were made for it, the deepest first."""
+    _sweep = True
+    """Whether what dead runs left in the folder is looked for."""
 
     def __enter__(self) -> Self:
         folder = self.path.parent
         try:
             self._made = _make_folders(folder)
-            remove_leftovers(folder)
+            if self._sweep:
+                remove_leftovers(folder)
             self._create(folder)
         except BaseException as error:
             self._discard()
@@ -83,8 +86,9 @@ class OutputFile(_Output):
     system, whoever writes to :attr:`fd`, leaves it as a :class:`FileError` that names ``path``.
     """
 
-    def __init__(self, path: Path, *, mode: int | None = None) -> None:
+    def __init__(self, path: Path, *, mode: int | None = None, sweep: bool = True) -> None:
         self.path = path
+        self._sweep = sweep  # a caller with a thousand outputs in one folder sweeps it once
         self._mode = mode
         self._temporary: Path | None = None
         self.fd = -1

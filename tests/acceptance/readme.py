@@ -52,6 +52,12 @@ def _prepare(folder: Path) -> None:
         # Not compressed: what deflate makes, and so the digest, differs from one zlib to the next.
         archive=Archive(every={"method": STORED}),
     )
+    plan = folder / "parts" / "pyproject.toml"
+    plan.parent.mkdir()
+    plan.write_text(
+        '[tool.te-wheel.variants.cu12]\nname = "demo-cu12"\n\n[tool.te-wheel.variants.cu13]\nname = "demo-cu13"\n\n'
+        '[tool.te-wheel.variants.meta]\nextras = ["cu12", "cu13"]\n'
+    )
     cu12 = repack(wheel, folder / "renamed", WheelEdit(name="demo-cu12")).path
     cu12.rename(cu12.with_name("demo_cu13-1.0-py3-none-any.whl"))
 

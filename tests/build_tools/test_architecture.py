@@ -70,9 +70,17 @@ build_tools.sdist_rewrite
 build_tools.batch
 build_tools.sdist_reader
 build_tools.check_sdist
+build_tools.wheels.distribution
+build_tools.wheels.yanked
+build_tools.wheels.index_memory
+build_tools.wheels.index_pages
+build_tools.wheels.index
+build_tools.pins
 build_tools.smoke_plan
+build_tools.variant
 build_tools.plan
 build_tools.source_time
+build_tools.metapackage
 build_tools.project
 build_tools.smoke_probe
 build_tools.smoke_result

@@ -7,8 +7,9 @@ import pytest
 from packaging.requirements import Requirement
 
 from build_tools.errors import FileError, PlanError
-from build_tools.plan import MINIMAL, Plan, Variant, find_version_file, read_plan
+from build_tools.plan import MINIMAL, Plan, find_version_file, read_plan
 from build_tools.smoke_plan import SmokePlan
+from build_tools.variant import Variant
 from build_tools.wheels.edit import WheelEdit
 from tests.build_tools.tiny_project import CHECKOUT
 
