@@ -15,6 +15,7 @@ from build_tools.errors import ToolError
 
 _GRACE = 5.0
 """Seconds that an interrupted child has to clean up before it is killed."""
+_running: set[subprocess.Popen[str]] = set()
 _UMASK = 0o022
 """What children make has the same modes whoever runs them."""
 
@@ -64,6 +65,7 @@ def run_child(
         raise ToolError(f"cannot run {os.fspath(command[0])!r}: {error.strerror or error}") from error
     lines: list[str] = []
     assert child.stdout is not None
+    _running.add(child)
     # Something that it leaves behind may hold its output open for ever.
     threading.Thread(target=_kill_rest, args=(child,), daemon=True).start()
     try:
@@ -76,8 +78,15 @@ def run_child(
         _end(child)
         raise
     finally:
+        _running.discard(child)
         child.stdout.close()
     return Finished(child.returncode, tuple(lines))
+
+
+def end_all() -> None:
+    """End every child that runs, in whichever thread: an interrupt reaches only one of them."""
+    for child in list(_running):
+        _signal(child, signal.SIGINT)
 
 
 def environment(scratch: Path, **extra: str) -> dict[str, str]:

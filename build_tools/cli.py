@@ -241,6 +241,8 @@ def _parser() -> argparse.ArgumentParser:
     sub.add_argument("--only", action="append", default=[], metavar="VARIANT", help="make this variant; repeatable")
     sub.add_argument("--wheel", dest="built", metavar="FILE", help="start from this wheel instead of building one")
     _verbose(sub)
+    sub.add_argument("--fresh", action="store_true", help="do again what a run that did not end has done")
+    _jobs(sub)
     sub.add_argument("--no-smoke", dest="smoke", action="store_false", help="do not install and import the wheels")
     sub.add_argument("--force", action="store_true", help="replace outputs that are there with other bytes")
     _json(sub)

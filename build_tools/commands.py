@@ -382,6 +382,8 @@ def release(arguments: argparse.Namespace, console: Console) -> int:
         wheel=arguments.built,
         smoke=arguments.smoke,
         force=arguments.force,
+        fresh=arguments.fresh,
+        jobs=arguments.jobs,
         verbose=arguments.verbose,
         report=console.say,
     )

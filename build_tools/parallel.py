@@ -25,7 +25,11 @@ def cores() -> int:
 
 
 def in_order(
-    function: Callable[[S], T], inputs: Sequence[S], jobs: int | None = None
+    function: Callable[[S], T],
+    inputs: Sequence[S],
+    jobs: int | None = None,
+    *,
+    on_error: Callable[[], None] = lambda: None,
 ) -> Iterator[tuple[S, T | ReleaseError]]:
     """Each input with what ``function`` makes of it, or with the error that it ends in.
 
@@ -33,6 +37,7 @@ def in_order(
         function: what to do; it may raise.
         inputs: what to do it for.
         jobs: how many inputs are worked on at once; ``None``: one on each core. With 1 no thread is started.
+        on_error: called before what runs is waited for because of an error, to make it end sooner.
 
     Raises:
         Exception: whatever else than a ``ReleaseError`` the function raises; so too an interrupt of the caller. What
@@ -55,6 +60,9 @@ def in_order(
                 running.append((item, pool.submit(_outcome, function, item)))
             item, future = running.popleft()
             yield item, future.result()
+    except BaseException:
+        on_error()
+        raise
     finally:
         pool.shutdown(cancel_futures=True)
 

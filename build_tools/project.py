@@ -16,6 +16,7 @@ import tempfile
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from packaging.version import Version
 
@@ -62,6 +63,16 @@ class _Claim:
     version: str
 
 
+class BuildMemory(Protocol):
+    """What an earlier run built."""
+
+    def find_wheel(self, sdist: Path) -> Path | None:
+        """The wheel that was built from the bytes of ``sdist``, or ``None``."""
+
+    def keep_wheel(self, sdist: Path, wheel: Path) -> None:
+        """Know ``wheel`` as what was built from ``sdist``."""
+
+
 def build_project(
     src: str | os.PathLike[str] = ".",
     out_dir: str | os.PathLike[str] = "dist",
@@ -69,6 +80,7 @@ def build_project(
     local: str | None = None,
     verbose: bool = False,
     report: Report = silent,
+    memory: BuildMemory | None = None,
 ) -> Built:
     """Build the wheel and the sdist of a project; what an earlier build left under their names is replaced.
 
@@ -79,6 +91,7 @@ def build_project(
             The sdist keeps the version of the sources.
         verbose: report the build's output as it comes, not only when it fails.
         report: gets each line of talk.
+        memory: gives the wheel that an earlier run built from the same sdist, and keeps the one that is built.
 
     Raises:
         BuildError: the backend failed (its output is reported), or a file name, folder or header bears
@@ -101,7 +114,13 @@ def build_project(
         run = _Run(Path(scratch).resolve(), epoch, version_file, verbose, report)
         sdist = run.build("sdist", source, str(source), ENDING)
         settle_sdist(sdist, epoch)
-        wheel = run.build("wheel", unpack_sdist(sdist, run.folder("unpacked")), sdist.name, ".whl")
+        wheel = memory.find_wheel(sdist) if memory is not None else None
+        if wheel is not None:
+            report(f"an earlier run built {wheel.name} from this very sdist")
+        else:
+            wheel = run.build("wheel", unpack_sdist(sdist, run.folder("unpacked")), sdist.name, ".whl")
+            if memory is not None:
+                memory.keep_wheel(sdist, wheel)
         _check_agreement(wheel, sdist, expected, version_file)
         if edit is None:
             final = place(wheel, folder)

@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 import contextlib
-import filecmp
 import json
 import os
 import shlex
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 from packaging.version import Version
 
-from build_tools.errors import EditError, FileError, OutputExistsError, PlanError, ReleaseError, ToolError, WheelError
+from build_tools.errors import EditError, FileError, PlanError, ReleaseError, WheelError
 from build_tools.metapackage import is_named, read_metapackage
+from build_tools.parallel import in_order
 from build_tools.pins import Pin
 from build_tools.plan import OWN_NAME_HINT, Plan, read_plan, require_distinct_from_source
 from build_tools.project import build_project, place
+from build_tools.release_memory import Memory
+from build_tools.release_placing import place_all, require_free
 from build_tools.release_record import Artifact, Failure, Release, ReleasedFile
+from build_tools.release_trials import try_all
 from build_tools.report import Report, silent
-from build_tools.smoke import Base, smoke_wheel
-from build_tools.smoke_result import NO_FILES, NOT_ASKED, SmokeResult
 from build_tools.variant import Variant
 from build_tools.version import read_version
 from build_tools.wheels.change import Change
@@ -41,6 +43,8 @@ def release(
     wheel: str | os.PathLike[str] | None = None,
     smoke: bool = True,
     force: bool = False,
+    fresh: bool = False,
+    jobs: int | None = None,
     verbose: bool = False,
     report: Report = silent,
 ) -> Release:
@@ -54,6 +58,8 @@ def release(
             part of the release only where that is ``out_dir``.
         smoke: whether each wheel is installed and imported.
         force: replace files that are there with other bytes.
+        fresh: do everything again that an earlier run, which did not end, has done.
+        jobs: how many variants are made, and tried, at once; ``None``: one on each core.
         verbose: report the output of the build as it comes.
         report: gets each line of talk.
 
@@ -69,7 +75,8 @@ def release(
         FileError: a file cannot be read or written.
 
     Everything is made, checked and tried in a hidden folder inside ``out_dir``. The files get their
-    places at the end, all or none; a run that is interrupted leaves what was there before.
+    places at the end, all or none; a run that is interrupted leaves what was there before, and the next one
+    goes on from there (:mod:`build_tools.release_memory`).
     """
     folder = Path(out_dir).absolute()
     plan = read_plan(project)
@@ -85,10 +92,11 @@ def release(
         _check_place(Path(wheel), plan, beside=beside)
         _check_variants(Path(wheel), folder, variants, plan, beside=beside)
     with _working_folder(folder) as work:
+        memory = Memory(folder, fresh=fresh)
         sdist: Path | None = None
         if wheel is None:
             report("building the wheel and the sdist")
-            built = build_project(project, work, verbose=verbose, report=report)
+            built = build_project(project, work, verbose=verbose, report=report, memory=memory)
             made, sdist = built.wheel, built.sdist
             if _replacing(plan, made) is not None:
                 (work / "source").mkdir()
@@ -100,21 +108,24 @@ def release(
         wheels: list[_Made] = [(made, None, ())] if beside and _replacing(plan, made) is None else []
         failures: list[Failure] = []
         pins = _pins(made, folder, variants, plan)
-        for variant in variants:
-            report(f"variant {variant.id}: rewriting {made.name}")
-            try:
-                wheels.append(_make(made, work, variant, pins))
-            except ReleaseError as error:
-                faults = tuple(fault.replace(f"{work}{os.sep}", "") for fault in error.faults)
-                failures.append(Failure(variant.id, faults, error.hint))
+        make = partial(_make, made, work, pins=pins)
+        for variant, outcome in in_order(make, variants, jobs):
+            if isinstance(outcome, ReleaseError):
+                faults = tuple(fault.replace(f"{work}{os.sep}", "") for fault in outcome.faults)
+                failures.append(Failure(variant.id, faults, outcome.hint))
+            else:
+                report(f"variant {variant.id}: {outcome[0].name} from {made.name}")
+                wheels.append(outcome)
         _drop_untied(wheels, failures, variants)
-        bare = {path for path, id_, _ in wheels if any(v.id == id_ and v.is_metapackage for v in variants)}
+        empty = {variant.id for variant in variants if variant.is_metapackage}
         paths = [path for path, _, _ in wheels]
         outputs = [path.name for path in [*paths, *([sdist] if sdist is not None else [])] if path.parent == work]
         if not force:
-            _require_free(work, folder, outputs)
+            require_free(work, folder, outputs)
         findings = [tuple(check_wheel(path, hashes=True)) for path in paths]
-        results = _try_all(paths, bare, plan, smoke, report)
+        files = [ReleasedFile.of(path) for path in paths]
+        bare = {file for file, (_, id_, _) in zip(files, wheels, strict=True) if id_ in empty}
+        results = try_all(files, bare, plan.smoke if smoke else None, memory, report, jobs)
         done = Release(
             folder,
             name.name,
@@ -122,16 +133,18 @@ def release(
             ReleasedFile.of(made).at(folder),
             ReleasedFile.of(sdist).at(folder) if sdist is not None else None,
             tuple(
-                Artifact(ReleasedFile.of(path).at(folder), id_, changes, found, result)
-                for (path, id_, changes), found, result in zip(wheels, findings, results, strict=True)
+                Artifact(file.at(folder), id_, changes, found, result)
+                for file, (_, id_, changes), found, result in zip(files, wheels, findings, results, strict=True)
             ),
             tuple(failures),
             tuple(_odd_version(name, expected, plan)),
+            variants,
         )
         (work / SUMS).write_text(done.sums, encoding="utf-8", newline="\n")
         text = json.dumps(done.facts, indent=2, ensure_ascii=False) + "\n"
         (work / FACTS).write_text(text, encoding="utf-8", newline="\n", errors="backslashreplace")
-        _place_all(work, folder, outputs, force=force)
+        place_all(work, folder, outputs, (SUMS, FACTS), force=force)
+        memory.forget()
     return done
 
 
@@ -293,89 +306,3 @@ def _check_built(built: Path, folder: Path, variants: Sequence[Variant], plan: P
             raise error from None
         hint = f"the built wheel is kept: mend the plan, then give --wheel {shlex.quote(str(kept))}"
         raise type(error)(error.faults, hint="; ".join(filter(None, (error.hint, hint)))) from error
-
-
-def _try_all(
-    paths: Sequence[Path], bare: Container[Path], plan: Plan, smoke: bool, report: Report
-) -> list[SmokeResult]:
-    """Try each wheel in a layer over one base; what cannot be tried, or is ``bare`` of files, is skipped."""
-    if not smoke:
-        return [SmokeResult.skip(path.name, NOT_ASKED) for path in paths]
-    results: list[SmokeResult] = []
-    asked = plan.smoke
-    try:
-        with Base(asked.requires, report=report) as base:
-            for path in paths:
-                if path in bare:
-                    results.append(SmokeResult.skip(path.name, NO_FILES))
-                    continue
-                try:
-                    results.append(smoke_wheel(path, imports=asked.imports, run=asked.run, base=base, report=report))
-                except ToolError as error:
-                    results.append(SmokeResult.skip(path.name, str(error)))
-    except ToolError as error:
-        results += [SmokeResult.skip(path.name, str(error)) for path in paths[len(results) :]]
-    return results
-
-
-def _is_same(one: Path, other: Path) -> bool:
-    return other.is_file() and filecmp.cmp(one, other, shallow=False)
-
-
-def _require_free(work: Path, folder: Path, names: Iterable[str]) -> None:
-    """Refuse to replace anything.
-
-    Raises:
-        OutputExistsError: with each file that is there with other bytes.
-    """
-    taken = [name for name in names if os.path.lexists(folder / name) and not _is_same(work / name, folder / name)]
-    if taken:
-        raise OutputExistsError(
-            [f"{str(folder / name)!r} exists already with other bytes" for name in taken],
-            hint="give --force to replace, or -o for another folder",
-        )
-
-
-def _place_all(work: Path, folder: Path, names: Sequence[str], *, force: bool) -> None:
-    """Move the outputs, then SHA256SUMS and release.json, to their places: all of them, or none.
-
-    Raises:
-        OutputExistsError: another run put a file there meanwhile.
-        FileError: the operating system refuses.
-    """
-    replaced = work / "replaced"
-    replaced.mkdir()
-    told = (SUMS, FACTS)
-    changed = [name for name in (*names, *told) if not _is_same(work / name, folder / name)]
-    try:
-        # What tells of the old wheels must not stand beside new ones, not even after a power cut.
-        for name in told:
-            if name in changed and (folder / name).exists():
-                os.replace(folder / name, replaced / name)
-        for name in changed:
-            if force and os.path.lexists(folder / name):
-                os.replace(folder / name, replaced / name)
-            _move(work / name, folder / name)
-    except BaseException as error:
-        for name in changed:
-            with contextlib.suppress(OSError):
-                _take_back(work / name, folder / name, replaced / name)
-        if isinstance(error, OSError) and not isinstance(error, ReleaseError):
-            raise FileError.of("write", folder, error) from error
-        raise
-
-
-def _move(source: Path, target: Path) -> None:
-    try:
-        os.link(source, target)
-    except FileExistsError:
-        raise OutputExistsError(f"{str(target)!r} was made by another run meanwhile") from None
-    except OSError:  # a file system without links
-        os.rename(source, target)
-
-
-def _take_back(source: Path, target: Path, replaced: Path) -> None:
-    if not source.exists() or (target.exists() and target.samefile(source)):
-        target.unlink()
-    if replaced.exists():
-        os.replace(replaced, target)

@@ -14,6 +14,8 @@ release.json holds no time and no folder, so the same sources give the same byte
                     "findings": [{"code", "severity", "message", "member", "rule"}],
                     "smoke": {"install": STATUS, "import": STATUS, "version": STATUS}}],
      "failures": [{"variant", "faults": [...]}],      variants that could not be written
+     "edits": {id: {option: value}},                  what the plan asks of each variant that was wanted
+     "tools": {"te-build-tools", "python"},           versions of what made it
      "notes": [...]}                                  what is odd about the release as a whole
 
 A STATUS is ``passed``, ``passed, without dependencies``, ``failed: why`` or ``skipped: why``.
@@ -23,16 +25,19 @@ from __future__ import annotations
 
 import hashlib
 import os
+import platform
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from packaging.version import Version
 
+from build_tools import __version__
 from build_tools.console import printable
 from build_tools.errors import FileError
 from build_tools.report import human_size
 from build_tools.smoke_result import NO_FILES, NOT_ASKED, Outcome, SmokeResult
+from build_tools.variant import Variant
 from build_tools.wheels.change import Change
 from build_tools.wheels.finding import Finding
 from build_tools.wheels.rules import Severity
@@ -123,6 +128,7 @@ class Release:
         artifacts: every wheel in the folder, in the order of the plan.
         failures: the variants that could not be written.
         warnings: what is odd about the release as a whole.
+        variants: what was wanted.
     """
 
     folder: Path
@@ -133,6 +139,7 @@ class Release:
     artifacts: tuple[Artifact, ...]
     failures: tuple[Failure, ...]
     warnings: tuple[str, ...] = ()
+    variants: tuple[Variant, ...] = ()
 
     @property
     def failed(self) -> bool:
@@ -181,6 +188,8 @@ class Release:
             "sdist": self.sdist.facts if self.sdist is not None else None,
             "artifacts": [_artifact_facts(artifact) for artifact in self.artifacts],
             "failures": [{"variant": failure.variant, "faults": list(failure.faults)} for failure in self.failures],
+            "edits": {variant.id: variant.facts for variant in self.variants},
+            "tools": {"te-build-tools": __version__, "python": platform.python_version()},
             "notes": list(self.warnings),
         }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 
 from packaging.version import Version
@@ -32,6 +33,18 @@ class Variant:
     def is_metapackage(self) -> bool:
         """Whether it holds requirements on other variants in place of files."""
         return bool(self.extras or self.requires)
+
+    @property
+    def facts(self) -> dict[str, str | list[str]]:
+        """What the plan asks of it, in the words of the plan; files without the folder that they lie in."""
+        facts: dict[str, str | list[str]] = {}
+        for field, value in (*self.edit._asdict().items(), ("extras", self.extras), ("requires", self.requires)):
+            key = field.replace("_", "-")
+            if field in ("add_file", "sbom_add"):
+                value = [os.path.basename(text) if field == "sbom_add" else _without_folder(text) for text in value]
+            if value not in (None, (), [], False):
+                facts[key] = value if isinstance(value, str) else list(value)
+        return facts
 
     @property
     def parts(self) -> tuple[str, ...]:
@@ -70,3 +83,8 @@ class Variant:
             return edit.version is None and edit.local is None
         new = parse_version(edit.version) if edit.version is not None else version
         return str(new if edit.local is None else with_local(new, edit.local)) == str(version)
+
+
+def _without_folder(text: str) -> str:
+    source, _, target = text.rpartition("=")
+    return f"{os.path.basename(source)}={target}"

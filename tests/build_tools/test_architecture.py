@@ -86,6 +86,9 @@ build_tools.smoke_probe
 build_tools.smoke_result
 build_tools.smoke
 build_tools.release_record
+build_tools.release_memory
+build_tools.release_placing
+build_tools.release_trials
 build_tools.release
 build_tools.commands
 build_tools.cli

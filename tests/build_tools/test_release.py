@@ -3,6 +3,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import platform
 import shutil
 import subprocess
 from collections.abc import Callable
@@ -13,10 +14,12 @@ from typing import Any
 import pytest
 from packaging.version import Version
 
+from build_tools import __version__, release_placing, release_trials
 from build_tools import release as release_module
 from build_tools.errors import EditError, FileError, OutputExistsError, PlanError, ToolError, WheelError
 from build_tools.project import Built, build_project
 from build_tools.release import release
+from build_tools.release_memory import FOLDER
 from build_tools.release_record import Release, format_table
 from build_tools.smoke_result import SmokeResult, Status
 from build_tools.wheels.name import WheelName
@@ -52,12 +55,12 @@ def write_plan(tmp_path: Path, text: str) -> Path:
 
 def stand_in(monkeypatch: pytest.MonkeyPatch, tried: Callable[..., SmokeResult]) -> None:
     """Take ``tried`` for the trial of a wheel; no environment is made."""
-    monkeypatch.setattr(release_module, "Base", lambda *_, **__: nullcontext())
-    monkeypatch.setattr(release_module, "smoke_wheel", tried)
+    monkeypatch.setattr(release_trials, "Base", lambda *_, **__: nullcontext())
+    monkeypatch.setattr(release_trials, "smoke_wheel", tried)
 
 
 def names(folder: Path) -> list[str]:
-    return sorted(path.name for path in folder.iterdir()) if folder.exists() else []
+    return sorted(path.name for path in folder.iterdir() if path.name != FOLDER) if folder.exists() else []
 
 
 def facts_of(folder: Path) -> Any:
@@ -136,11 +139,11 @@ class TestFromSources:
     def test_changed_sources_replace_nothing_unless_forced(self, tmp_path: Path) -> None:
         project = make_project(tmp_path / "project", plan=PLAN)
         release(project, tmp_path / "out", smoke=False)
-        before = {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()}
+        before = contents(tmp_path / "out")
         (project / "demo" / "__init__.py").write_text("VALUE = 2\n")
         with pytest.raises(OutputExistsError, match="exists already with other bytes"):
             release(project, tmp_path / "out", smoke=False)
-        assert before == {path.name: path.read_bytes() for path in (tmp_path / "out").iterdir()}
+        assert contents(tmp_path / "out") == before
         done = release(project, tmp_path / "out", smoke=False, force=True)
         assert not done.failed
         assert sums_of(tmp_path / "out").keys() == before.keys() - {"SHA256SUMS", "release.json"}
@@ -202,6 +205,8 @@ class TestFacts:
                 }
             ],
             "failures": [],
+            "edits": {"cpu": {"local": "cpu"}},
+            "tools": {"te-build-tools": __version__, "python": platform.python_version()},
             "notes": [],
         }
 
@@ -361,7 +366,7 @@ class TestFailures:
             def __init__(self, *_: object, **__: object) -> None:
                 raise ToolError("no virtual environment can be made")
 
-        monkeypatch.setattr(release_module, "Base", NoBase)
+        monkeypatch.setattr(release_trials, "Base", NoBase)
         done = release(plan, tmp_path / "out", wheel=make_wheel(tmp_path / "in"))
         assert not done.failed
         assert {str(artifact.smoke.imported) for artifact in done.artifacts} == {
@@ -425,7 +430,7 @@ class TestInterrupted:
         count: int,
         links: bool,
     ) -> None:
-        wheel, move, moved = make_wheel(tmp_path / "in"), release_module._move, 0
+        wheel, move, moved = make_wheel(tmp_path / "in"), release_placing._move, 0
 
         def interrupted(source: Path, target: Path) -> None:
             nonlocal moved
@@ -437,7 +442,7 @@ class TestInterrupted:
         def no_links(source: Path, target: Path) -> None:
             raise PermissionError(1, "no links here")
 
-        monkeypatch.setattr(release_module, "_move", interrupted)
+        monkeypatch.setattr(release_placing, "_move", interrupted)
         if not links:
             monkeypatch.setattr(os, "link", no_links)
         with pytest.raises(KeyboardInterrupt):
@@ -451,14 +456,14 @@ class TestInterrupted:
             theirs.write_text("theirs")
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(release_module, "_require_free", meanwhile)
+            patch.setattr(release_module, "require_free", meanwhile)
             with pytest.raises(OutputExistsError, match="made by another run meanwhile"):
                 release(plan, tmp_path / "out", wheel=wheel, smoke=False)
         assert contents(tmp_path / "out") == {CPU: b"theirs"}
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in folder.iterdir()}
+    return {path.name: path.read_bytes() for path in folder.iterdir() if path.name != FOLDER}
 
 
 def test_a_built_wheel_that_the_plan_does_not_fit_is_kept_for_the_next_run(tmp_path: Path) -> None:
