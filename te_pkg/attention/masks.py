@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
     from te_pkg.attention.layout_rows import LayoutRows
 
-__all__ = ["attention_mask", "block_mask", "diagonal_bounds"]
+__all__ = ["ALIGNMENTS", "attention_mask", "block_mask", "diagonal_bounds", "window_faults"]
 
-_ALIGNMENTS = ("top_left", "bottom_right")
+ALIGNMENTS = ("top_left", "bottom_right")
 
 
 def attention_mask(
@@ -87,7 +87,7 @@ def diagonal_bounds(causal: bool, window: tuple[int, int] | None) -> tuple[int |
         ArgumentTypeError: a ``TypeError``; ``window`` is no pair of integers.
         ArgumentError: a ``ValueError``; a side of ``window`` is less than -1.
     """
-    strange, faults = _window_faults(window)
+    strange, faults = window_faults(window)
     if strange:
         raise ArgumentTypeError("\n".join(strange))
     if faults:
@@ -101,7 +101,7 @@ def _bound(side: int) -> int | None:
     return None if side < 0 or side >= INT32_MAX else side
 
 
-def _window_faults(window: tuple[int, int] | None) -> tuple[list[str], list[str]]:
+def window_faults(window: tuple[int, int] | None) -> tuple[list[str], list[str]]:
     """What is wrong with the type of ``window``, and with its values."""
     if window is None:
         return [], []
@@ -136,11 +136,11 @@ class _Diagonal(NamedTuple):
 def _diagonal(
     layout: LayoutRows, keys: LayoutRows, causal: bool, align: str, window: tuple[int, int] | None
 ) -> _Diagonal:
-    strange, of_arguments = _window_faults(window)
+    strange, of_arguments = window_faults(window)
     if strange:
         raise ArgumentTypeError("\n".join(strange))
-    if align not in _ALIGNMENTS:
-        of_arguments.append(f"align is {align!r}, expected one of {', '.join(map(repr, _ALIGNMENTS))}")
+    if align not in ALIGNMENTS:
+        of_arguments.append(f"align is {align!r}, expected one of {', '.join(map(repr, ALIGNMENTS))}")
     faults = []
     if keys.num_sequences != layout.num_sequences:
         faults.append(f"layout_kv has {keys.num_sequences} sequences, expected {layout.num_sequences} as the queries")

@@ -28,10 +28,21 @@ import torch
 from te_pkg.attention.backends.problem import AttentionProblem
 from te_pkg.attention.errors import AttentionError
 
-__all__ = ["BACKENDS", "AttentionProblem", "Backend", "BackendUnavailableError", "choose", "load", "why_not"]
+__all__ = [
+    "BACKENDS",
+    "AttentionProblem",
+    "Backend",
+    "BackendUnavailableError",
+    "choose",
+    "load",
+    "why_absent",
+    "why_not",
+]
 
-BACKENDS = ("dense",)
+BACKENDS = ("sdpa", "dense")
 """In the order in which they are asked."""
+
+_NO_SUCH = f"there is no such backend, expected one of {', '.join(map(repr, BACKENDS))}"
 
 _log = logging.getLogger("te_pkg.attention")
 
@@ -60,8 +71,11 @@ class Backend(Protocol):
     hold does not matter: NaN and Inf never reach a result, and the padding rows of every result are 0.
     """
 
+    def why_absent(self) -> str | None:
+        """None, or the reason why this machine cannot have it serve anything."""
+
     def why_not(self, problem: AttentionProblem, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> str | None:
-        """None, or the reason why the other two cannot serve these arguments now."""
+        """None, or the reason why the next two cannot serve these arguments now."""
 
     def forward(
         self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, problem: AttentionProblem
@@ -95,6 +109,15 @@ class Backend(Protocol):
         """
 
 
+def why_absent(backend: str) -> str | None:
+    """None, or the reason why this machine cannot have ``backend`` serve anything.
+
+    >>> why_absent("dense") is None
+    True
+    """
+    return load(backend).why_absent() if backend in BACKENDS else _NO_SUCH
+
+
 def why_not(backend: str, problem: AttentionProblem, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> str | None:
     """None, or the reason why ``backend`` cannot serve these arguments now.
 
@@ -106,9 +129,7 @@ def why_not(backend: str, problem: AttentionProblem, q: torch.Tensor, k: torch.T
     >>> why_not("cudnn", problem, q, q, q)
     "there is no such backend, expected one of 'flash_attn', 'varlen', 'sdpa', 'flex', 'dense'"
     """
-    if backend not in BACKENDS:
-        return f"there is no such backend, expected one of {', '.join(map(repr, BACKENDS))}"
-    return load(backend).why_not(problem, q, k, v)
+    return load(backend).why_not(problem, q, k, v) if backend in BACKENDS else _NO_SUCH
 
 
 def choose(

@@ -18,7 +18,12 @@ from te_pkg.attention.layout import PackedLayout
 from te_pkg.attention.relayout import pack, unpack
 from te_pkg.attention.zeroing import zero_padding
 
-__all__ = ["backward", "draw_dropout", "forward", "why_not"]
+__all__ = ["backward", "draw_dropout", "forward", "why_absent", "why_not"]
+
+
+def why_absent() -> str | None:
+    """None: it is here."""
+    return None
 
 
 def why_not(problem: AttentionProblem, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> str | None:
@@ -102,7 +107,9 @@ def draw_dropout(
         else (1, layout.total_tokens, keys.total_tokens)
     )
     heads = (k.shape[1], q.shape[1] // k.shape[1])
-    drawn = torch.rand(b, *heads, rows, columns, generator=generator, device=q.device)
+    # A compiler takes no generator, not even None.
+    given = {} if generator is None else {"generator": generator}
+    drawn = torch.rand(b, *heads, rows, columns, device=q.device, **given)
     return drawn >= problem.dropout_p
 
 

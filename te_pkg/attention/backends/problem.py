@@ -67,10 +67,11 @@ class AttentionProblem:
         window: tuple[int, int] | None = None,
         shift: tuple[int, ...] | torch.Tensor | None = None,
         softcap: float | None = None,
+        dropout_p: float = 0.0,
     ) -> AttentionProblem:
         """Of the arguments of :func:`~te_pkg.attention.packed_attention`."""
         left, right = diagonal_bounds(causal, window)
-        return cls(layout, layout_kv or layout, scale, left, right, align, shift, softcap)
+        return cls(layout, layout_kv or layout, scale, left, right, align, shift, softcap, dropout_p)
 
     @property
     def is_banded(self) -> bool:

@@ -1,0 +1,193 @@
+"""PyTorch's fused kernels, one sequence after the other: views of the real rows in, rows of the result out.
+
+On the CPU the flash kernel behind ``torch.nn.functional.scaled_dot_product_attention``, which gives the log-sum-exp and
+takes float64 too; on CUDA the memory-efficient one, see :mod:`te_pkg.attention.backends.efficient`. Nothing is padded,
+and no row of no sequence is looked at. The loop runs on the host, which must know the lengths: not under CUDA graph
+capture.
+
+Source: ``aten::_scaled_dot_product_flash_attention_for_cpu`` of PyTorch.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from te_pkg.attention.backends import efficient
+from te_pkg.attention.backends.pieces import Piece, pieces
+from te_pkg.attention.backends.problem import AttentionProblem
+from te_pkg.attention.backends.widths import narrowed, widened
+from te_pkg.attention.errors import HostReadError
+from te_pkg.attention.kernels.host import HostRows, host_rows
+from te_pkg.attention.offsets import INT32_MAX
+
+__all__ = ["backward", "forward", "why_absent", "why_not"]
+
+
+def why_absent() -> str | None:
+    """None: PyTorch always has them."""
+    return None
+
+
+def why_not(problem: AttentionProblem, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> str | None:
+    """See :class:`te_pkg.attention.backends.Backend`."""
+    if q.device.type not in ("cpu", "cuda"):
+        return f"PyTorch has fused kernels for cpu and cuda, got tensors on {q.device}"
+    if q.is_cuda and q.dtype == torch.float64:
+        return "PyTorch's fused kernels for CUDA take no float64"
+    if problem.softcap is not None:
+        return f"PyTorch's fused kernels have no soft cap, got softcap {problem.softcap!r}"
+    if problem.dropout_p > 0:
+        return f"dropout would not be the same in the backward pass, got dropout_p {problem.dropout_p!r}"
+    if isinstance(problem.shift, torch.Tensor) and problem.shift.device.type != "cpu":
+        return f"it goes sequence by sequence on the host, and shift is on {problem.shift.device}"
+    for name, layout, x in (("layout", problem.layout, q), ("layout_kv", problem.layout_kv, k)):
+        if host_rows(layout, x, most=INT32_MAX) is None:
+            return f"it goes sequence by sequence on the host, where the lengths of {name} are not known"
+    return None
+
+
+def forward(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, problem: AttentionProblem
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """See :class:`te_pkg.attention.backends.Backend`.
+
+    >>> from te_pkg.attention.layout import PackedLayout
+    >>> q = k = torch.zeros(3, 1, 1)
+    >>> v = torch.tensor([2.0, 4.0, float("nan")]).view(3, 1, 1)
+    >>> layout = PackedLayout.from_lengths([2], total_tokens=3)
+    >>> out, lse = forward(q, k, v, AttentionProblem.of(layout, scale=1.0, causal=True))
+    >>> out.flatten(), lse
+    (tensor([2., 3., 0.]), tensor([[0.0000, 0.6931,   -inf]]))
+    """
+    size_v = v.shape[-1]
+    if size_v != q.shape[-1]:
+        _, q, k, v, _ = widened(v, q, k, v, v, None)
+    queries, keys, values = (_heads_first(x) for x in (q, k, v))
+    out = q.new_empty(q.shape[0], q.shape[1], size_v)
+    lse = torch.empty(q.shape[1], q.shape[0], dtype=torch.promote_types(q.dtype, torch.float32), device=q.device)
+    here, done = _heads_first(out), 0
+    kernel = efficient.forward if q.is_cuda else _forward
+    for sequence in pieces(problem, *_on_host(problem, q, k)):
+        for piece in sequence:
+            _clear(done, piece.q, here, lse)
+            done = piece.q + piece.queries
+            rows = queries.narrow(2, piece.q, piece.queries)
+            found, logs = kernel(
+                rows, keys.narrow(2, piece.k, piece.keys), values.narrow(2, piece.k, piece.keys), piece, problem.scale
+            )
+            here.narrow(2, piece.q, piece.queries).copy_(narrowed(found, size_v))
+            lse.narrow(1, piece.q, piece.queries).copy_(logs[0])
+    _clear(done, q.shape[0], here, lse)
+    return out, lse
+
+
+def backward(
+    d_out: torch.Tensor,
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    out: torch.Tensor,
+    lse: torch.Tensor,
+    problem: AttentionProblem,
+    d_lse: torch.Tensor | None = None,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """See :class:`te_pkg.attention.backends.Backend`."""
+    size, size_v = q.shape[-1], v.shape[-1]
+    if size != size_v or d_lse is not None:
+        d_out, q, k, v, out = widened(d_out, q, k, v, out, d_lse)
+    gradient, queries, keys, values, result = (_heads_first(x) for x in (d_out, q, k, v, out))
+    logs = lse.unsqueeze(0)
+    d_q = q.new_empty(q.shape[0], q.shape[1], size)
+    d_k, d_v = k.new_zeros(*k.shape[:2], size), v.new_zeros(*v.shape[:2], size_v)
+    to_q, to_k, to_v, done = _heads_first(d_q), _heads_first(d_k), _heads_first(d_v), 0
+    kernel = efficient.backward if q.is_cuda else _backward
+    for sequence in pieces(problem, *_on_host(problem, q, k)):
+        sums: list[tuple[torch.Tensor, torch.Tensor]] = []
+        if len(sequence) > 1:
+            first, end = sequence[0].k, max(piece.k + piece.keys for piece in sequence)
+            for target in (to_k, to_v):
+                rows = target.narrow(2, first, end - first)
+                sums.append((rows, torch.zeros_like(rows, dtype=lse.dtype)))
+        for piece in sequence:
+            _clear(done, piece.q, to_q)
+            done = piece.q + piece.queries
+            rows, seen = (piece.q, piece.queries), (piece.k, piece.keys)
+            found_q, found_k, found_v = kernel(
+                gradient.narrow(2, *rows),
+                queries.narrow(2, *rows),
+                keys.narrow(2, *seen),
+                values.narrow(2, *seen),
+                result.narrow(2, *rows),
+                logs.narrow(2, *rows),
+                piece,
+                problem.scale,
+            )
+            to_q.narrow(2, *rows).copy_(narrowed(found_q, size))
+            found = narrowed(found_k, size), narrowed(found_v, size_v)
+            if sums:
+                for (_, total), part in zip(sums, found, strict=True):
+                    total.narrow(2, piece.k - sequence[0].k, piece.keys).add_(part)
+            else:
+                to_k.narrow(2, *seen).copy_(found[0])
+                to_v.narrow(2, *seen).copy_(found[1])
+        for rows_of_sum, total in sums:
+            rows_of_sum.copy_(total)
+    _clear(done, q.shape[0], to_q)
+    return d_q, d_k, d_v
+
+
+def _forward(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, piece: Piece, scale: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    out, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
+        q, k, v, 0.0, piece.is_causal, attn_mask=piece.mask(q) if piece.is_masked else None, scale=scale
+    )
+    return out, lse
+
+
+def _backward(
+    d_out: torch.Tensor,
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    out: torch.Tensor,
+    lse: torch.Tensor,
+    piece: Piece,
+    scale: float,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    d_q, d_k, d_v = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(
+        d_out,
+        q,
+        k,
+        v,
+        out,
+        lse,
+        0.0,
+        piece.is_causal,
+        attn_mask=piece.mask(q) if piece.is_masked else None,
+        scale=scale,
+    )
+    return d_q, d_k, d_v
+
+
+def _on_host(problem: AttentionProblem, q: torch.Tensor, k: torch.Tensor) -> tuple[HostRows, HostRows]:
+    rows = host_rows(problem.layout, q, most=INT32_MAX)
+    keys = rows if problem.layout_kv is problem.layout else host_rows(problem.layout_kv, k, most=INT32_MAX)
+    if rows is None or keys is None:
+        raise HostReadError("sdpa goes sequence by sequence on the host, where the lengths are not known")
+    return rows, keys
+
+
+def _heads_first(x: torch.Tensor) -> torch.Tensor:
+    """``[t, h, d]`` seen as ``[1, h, t, d]``; copied only where the kernels could not read it."""
+    if x.stride(-1) != 1:
+        x = x.contiguous()
+    return x.transpose(0, 1).unsqueeze(0)
+
+
+def _clear(start: int, end: int, rows: torch.Tensor, lse: torch.Tensor | None = None) -> None:
+    """Rows that see nothing, from one piece to the next."""
+    if end > start:
+        rows.narrow(2, start, end - start).zero_()
+        if lse is not None:
+            lse.narrow(1, start, end - start).fill_(-torch.inf)
