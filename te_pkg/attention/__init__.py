@@ -17,6 +17,7 @@ from te_pkg.attention.cu_seqlens import (
     get_full_cu_seqlens,
 )
 from te_pkg.attention.layout import PackedLayout, Padding, classify_padding
+from te_pkg.attention.packed_attention import available_backends, packed_attention
 from te_pkg.attention.padding_decisions import (
     PaddingDecisions,
     default_padding_decisions,
@@ -33,6 +34,7 @@ __all__ = [
     "PaddingDecisions",
     "StaleOffsets",
     "StalePaddingDecision",
+    "available_backends",
     "cache_info",
     "capture",
     "classify_padding",
@@ -44,6 +46,7 @@ __all__ = [
     "get_cu_seqlens",
     "get_full_cu_seqlens",
     "pack",
+    "packed_attention",
     "pad_input",
     "pad_rows",
     "relayout",

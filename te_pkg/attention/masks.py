@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from te_pkg.attention.layout_rows import LayoutRows
 
-__all__ = ["ALIGNMENTS", "attention_mask", "block_mask", "diagonal_bounds", "window_faults"]
+__all__ = ["ALIGNMENTS", "attention_mask", "block_mask", "block_mask_along", "diagonal_bounds", "window_faults"]
 
 ALIGNMENTS = ("top_left", "bottom_right")
 
@@ -59,14 +59,28 @@ def block_mask(
 
     Equal to what ``create_block_mask`` finds by looking at every pair of rows, but worked out from the boundaries.
     """
+    keys = _keys(layout, layout_kv)
+    return _block_mask(layout, keys, lambda: _diagonal(layout, keys, causal, align, window), block_size)
+
+
+def block_mask_along(
+    layout: LayoutRows, keys: LayoutRows, diagonals: torch.Tensor, left: int | None, right: int | None
+) -> BlockMask:
+    """Likewise beside diagonals of one's own: int32 ``[b]``, which key the first query of each sequence meets."""
+    shift = torch.cat([diagonals, diagonals.new_zeros(1)])
+    return _block_mask(layout, keys, lambda: _Diagonal(shift, left, right), 128)
+
+
+def _block_mask(
+    layout: LayoutRows, keys: LayoutRows, diagonal_of: Callable[[], _Diagonal], block_size: int
+) -> BlockMask:
     from torch.nn.attention.flex_attention import BlockMask  # 0.5 s that nobody else shall wait for
 
-    keys = _keys(layout, layout_kv)
     for name, rows in (("the queries", layout.total_tokens), ("the keys", keys.total_tokens)):
         if rows == 0:
             raise LayoutError([f"the layout of {name} has 0 rows, expected at least 1: a block mask has no empty form"])
     with ordinary():
-        diagonal = _diagonal(layout, keys, causal, align, window)
+        diagonal = diagonal_of()
         occupied, full = _blocks(layout, keys, diagonal, block_size)
         return BlockMask.from_kv_blocks(
             *_in_order(occupied & ~full),

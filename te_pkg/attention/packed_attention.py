@@ -126,8 +126,8 @@ def packed_attention(
             :mod:`te_pkg.attention.backends`; None: the fastest that can serve.
 
     Returns:
-        ``[t_q, h, d_v]``, contiguous; with ``return_lse`` also ``[h, t_q]``, natural logarithm, float64 for float64, else
-        float32; it has a gradient too.
+        ``[t_q, h, d_v]``, contiguous; with ``return_lse`` also ``[h, t_q]``, natural logarithm, float64 for float64,
+        else float32, with a gradient too.
 
     Raises:
         ArgumentTypeError: a ``TypeError`` with every fault; an argument is of a type that cannot be meant.
@@ -168,8 +168,8 @@ def available_backends(
         q: as for :func:`packed_attention`, like all that follow; None: what this machine has.
 
     Raises:
-        ArgumentTypeError, ArgumentError, LayoutError: as :func:`packed_attention`; also where only some of ``q``, ``k``,
-            ``v`` and ``layout`` are given.
+        ArgumentTypeError, ArgumentError, LayoutError: as :func:`packed_attention`; also where some of ``q``, ``k``,
+            ``v`` and ``layout`` are given, and not all.
     """
     if q is None and k is None and v is None and layout is None:
         return {name: why_absent(name) for name in BACKENDS}

@@ -39,7 +39,7 @@ __all__ = [
     "why_not",
 ]
 
-BACKENDS = ("sdpa", "dense")
+BACKENDS = ("flash_attn", "varlen", "sdpa", "flex", "dense")
 """In the order in which they are asked."""
 
 _NO_SUCH = f"there is no such backend, expected one of {', '.join(map(repr, BACKENDS))}"

@@ -107,10 +107,10 @@ def draw_dropout(
         else (1, layout.total_tokens, keys.total_tokens)
     )
     heads = (k.shape[1], q.shape[1] // k.shape[1])
-    # A compiler takes no generator, not even None.
-    given = {} if generator is None else {"generator": generator}
-    drawn = torch.rand(b, *heads, rows, columns, device=q.device, **given)
-    return drawn >= problem.dropout_p
+    shape = (b, *heads, rows, columns)
+    if generator is None:  # which a compiler must not even see
+        return torch.rand(shape, device=q.device) >= problem.dropout_p
+    return torch.rand(shape, device=q.device, generator=generator) >= problem.dropout_p
 
 
 class _Pairs(NamedTuple):

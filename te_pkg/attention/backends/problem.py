@@ -78,6 +78,10 @@ class AttentionProblem:
         """Whether the diagonal matters at all."""
         return self.left is not None or self.right is not None
 
+    def why_not_scale(self) -> str | None:
+        """None, or why kernels that write -inf for a hidden key and then multiply by the scale cannot serve."""
+        return None if self.scale > 0 else f"the kernels take a scale greater than 0, got {self.scale!r}"
+
     def diagonals(self) -> torch.Tensor:
         """int32 ``[b]``, where the first query of each sequence meets its keys. No host sync.
 

@@ -15,7 +15,7 @@ import torch
 from te_pkg.attention.backends import efficient
 from te_pkg.attention.backends.pieces import Piece, pieces
 from te_pkg.attention.backends.problem import AttentionProblem
-from te_pkg.attention.backends.widths import narrowed, widened
+from te_pkg.attention.backends.widths import narrowed, wide, widened
 from te_pkg.attention.errors import HostReadError
 from te_pkg.attention.kernels.host import HostRows, host_rows
 from te_pkg.attention.offsets import INT32_MAX
@@ -43,7 +43,7 @@ def why_not(problem: AttentionProblem, q: torch.Tensor, k: torch.Tensor, v: torc
     for name, layout, x in (("layout", problem.layout, q), ("layout_kv", problem.layout_kv, k)):
         if host_rows(layout, x, most=INT32_MAX) is None:
             return f"it goes sequence by sequence on the host, where the lengths of {name} are not known"
-    return None
+    return problem.why_not_scale()
 
 
 def forward(
@@ -60,9 +60,8 @@ def forward(
     (tensor([2., 3., 0.]), tensor([[0.0000, 0.6931,   -inf]]))
     """
     size_v = v.shape[-1]
-    if size_v != q.shape[-1]:
-        _, q, k, v, _ = widened(v, q, k, v, v, None)
-    queries, keys, values = (_heads_first(x) for x in (q, k, v))
+    width = max(q.shape[-1], size_v)
+    queries, keys, values = (_heads_first(wide(x, width)) for x in (q, k, v))
     out = q.new_empty(q.shape[0], q.shape[1], size_v)
     lse = torch.empty(q.shape[1], q.shape[0], dtype=torch.promote_types(q.dtype, torch.float32), device=q.device)
     here, done = _heads_first(out), 0
@@ -106,8 +105,8 @@ def backward(
         if len(sequence) > 1:
             first, end = sequence[0].k, max(piece.k + piece.keys for piece in sequence)
             for target in (to_k, to_v):
-                rows = target.narrow(2, first, end - first)
-                sums.append((rows, torch.zeros_like(rows, dtype=lse.dtype)))
+                seen_rows = target.narrow(2, first, end - first)
+                sums.append((seen_rows, torch.zeros_like(seen_rows, dtype=lse.dtype)))
         for piece in sequence:
             _clear(done, piece.q, to_q)
             done = piece.q + piece.queries
@@ -130,8 +129,8 @@ def backward(
             else:
                 to_k.narrow(2, *seen).copy_(found[0])
                 to_v.narrow(2, *seen).copy_(found[1])
-        for rows_of_sum, total in sums:
-            rows_of_sum.copy_(total)
+        for seen_rows, total in sums:
+            seen_rows.copy_(total)
     _clear(done, q.shape[0], to_q)
     return d_q, d_k, d_v
 

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import torch
 from torch.nn.functional import pad
 
-__all__ = ["Widened", "narrowed", "width_for", "widened"]
+__all__ = ["Widened", "narrowed", "wide", "widened"]
 
 
 class Widened(NamedTuple):
@@ -26,10 +26,10 @@ class Widened(NamedTuple):
     out: torch.Tensor
 
 
-def width_for(size: int, size_v: int, multiple: int = 1) -> int:
-    """The head size for a kernel that takes one for all, and only multiples."""
-    size = max(size, size_v)
-    return size + -size % multiple
+def wide(x: torch.Tensor, width: int, multiple: int = 1) -> torch.Tensor:
+    """With ``width`` columns, rounded up to a multiple; those more are 0."""
+    more = width + -width % multiple - x.shape[-1]
+    return pad(x, (0, more)) if more else x
 
 
 def widened(
@@ -41,15 +41,19 @@ def widened(
     d_lse: torch.Tensor | None,
     multiple: int = 1,
 ) -> Widened:
-    """All with the same head size, and with the gradient of the log-sum-exp ``[h, t]`` where there is one."""
+    """All with one head size, a multiple of ``multiple``.
+
+    Args:
+        d_lse: ``[h, t]``, the gradient of the log-sum-exp, to be added to what the kernel knows; None: there is none.
+    """
     size, size_v = q.shape[-1], v.shape[-1]
-    width = width_for(size, size_v + (d_lse is not None), multiple)
-    of_size = [x if width == size else pad(x, (0, width - size)) for x in (q, k)]
-    of_size_v = [x if width == size_v else pad(x, (0, width - size_v)) for x in (d_out, v, out)]
+    width = max(size, size_v + (d_lse is not None))
+    wide_q, wide_k = wide(q, width, multiple), wide(k, width, multiple)
+    wide_d_out, wide_v, wide_out = (wide(x, width, multiple) for x in (d_out, v, out))
     if d_lse is not None:
-        of_size_v[0][..., size_v] = 1
-        of_size_v[2][..., size_v] = -d_lse.T
-    return Widened(of_size_v[0], *of_size, of_size_v[1], of_size_v[2])
+        wide_d_out[..., size_v] = 1
+        wide_out[..., size_v] = -d_lse.T
+    return Widened(wide_d_out, wide_q, wide_k, wide_v, wide_out)
 
 
 def narrowed(x: torch.Tensor, size: int) -> torch.Tensor:
