@@ -72,7 +72,7 @@ def _number_faults(scale: float | None, softcap: float | None, dropout_p: float)
             continue
         if isinstance(value, bool) or not isinstance(value, (int, float, torch.SymInt, torch.SymFloat)):
             strange.append(f"{name} must be a number{' or None' if optional else ''}, got {value!r}")
-        elif name == "scale" and not math.isfinite(value):
+        elif name == "scale" and not -math.inf < value < math.inf:
             faults.append(f"scale is {value!r}, expected a finite number")
         elif name == "softcap" and not 0 < value < math.inf:
             faults.append(f"softcap is {value!r}, expected a finite number greater than 0")
