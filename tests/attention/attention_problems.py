@@ -10,10 +10,10 @@ import torch
 from hypothesis import strategies as st
 
 from te_pkg.attention import PackedLayout
-from te_pkg.attention.backends import AttentionProblem
+from te_pkg.attention.backends import AttentionProblem, Backend, dense
 from tests.attention.layouts import Rows, layouts
 
-__all__ = ["Case", "assert_close", "cases", "naive", "poisoned"]
+__all__ = ["Case", "assert_close", "cases", "compare", "naive", "poisoned", "with_softcap", "with_tensors"]
 
 
 class Case(NamedTuple):
@@ -120,3 +120,26 @@ def assert_close(found: torch.Tensor, expected: torch.Tensor, layout: PackedLayo
     assert found.shape == expected.shape
     torch.testing.assert_close(found.double(), expected.double(), rtol=tolerance, atol=tolerance)
     assert not found[~layout.token_mask()].any()
+
+
+def compare(backend: Backend, case: Case, tolerance: float = 1e-9) -> None:
+    """Both passes of a backend against those of ``dense``.
+
+    The backward pass also as a block of a whole, whose output and log-sum-exp are others.
+    """
+    problem, q, k, v = case.problem, case.q, case.k, case.v
+    layout, keys = problem.layout, problem.layout_kv
+    out, lse = backend.forward(q, k, v, problem)
+    expected, logs = dense.forward(q, k, v, problem)
+    assert_close(out, expected, layout, tolerance)
+    torch.testing.assert_close(lse.double(), logs.double(), rtol=tolerance, atol=tolerance)
+    assert (lse.dtype, out.dtype, out.is_contiguous()) == (logs.dtype, q.dtype, True)
+    whole = expected + 0.5, logs + 0.25
+    for of_out, of_lse in ((expected, logs), whole):
+        for d_lse in (None, case.d_lse):
+            arguments = case.d_out, q, k, v, of_out, of_lse, problem, d_lse
+            for found, truth, of in zip(
+                backend.backward(*arguments), dense.backward(*arguments), (layout, keys, keys), strict=True
+            ):
+                assert_close(found, truth, of, tolerance)
+                assert found.dtype == truth.dtype

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import doctest
 import inspect
+import sys
 
 import pytest
 import torch
@@ -336,3 +338,7 @@ def test_no_row_of_an_empty_batch_is_needed():
     for shape in ((0, 3), (2, 0)):
         out = dpa(torch.zeros(*shape, 4, 8), torch.zeros(*shape, 2, 8), torch.zeros(*shape, 2, 8))
         assert out.shape == (*shape, 32)
+
+
+def test_docstrings_are_true():
+    assert doctest.testmod(sys.modules["te_pkg.attention.module"], extraglobs={"torch": torch}).failed == 0

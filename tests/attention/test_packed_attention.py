@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import doctest
 import json
 import math
+import sys
 from pathlib import Path
 
 import pytest
@@ -299,3 +301,7 @@ def test_what_the_host_knows_changes_nothing(case):
     layout, keys = (without_host_facts(of) for of in (case.problem.layout, case.problem.layout_kv))
     found = packed_attention(case.q, case.k, case.v, layout, keys, **options(case.problem))
     assert_close(found, naive(case)[0], case.problem.layout)
+
+
+def test_docstrings_are_true():
+    assert doctest.testmod(sys.modules["te_pkg.attention.packed_attention"]).failed == 0

@@ -10,6 +10,8 @@ Source: ``aten::_scaled_dot_product_flash_attention_for_cpu`` of PyTorch.
 
 from __future__ import annotations
 
+from typing import TypeAlias
+
 import torch
 
 from te_pkg.attention.backends import efficient
@@ -21,6 +23,9 @@ from te_pkg.attention.kernels.host import HostRows, host_rows
 from te_pkg.attention.offsets import INT32_MAX
 
 __all__ = ["backward", "forward", "why_absent", "why_not"]
+
+_Part: TypeAlias = tuple[int, torch.Tensor]
+"""The first row, and rows ``[n, h, d]``."""
 
 
 def why_absent() -> str | None:
@@ -62,22 +67,23 @@ def forward(
     size_v = v.shape[-1]
     width = max(q.shape[-1], size_v)
     queries, keys, values = (_heads_first(wide(x, width)) for x in (q, k, v))
-    out = q.new_empty(q.shape[0], q.shape[1], size_v)
-    lse = torch.empty(q.shape[1], q.shape[0], dtype=torch.promote_types(q.dtype, torch.float32), device=q.device)
-    here, done = _heads_first(out), 0
     kernel = efficient.forward if q.is_cuda else _forward
+    outs, logs = [], []
     for sequence in pieces(problem, *_on_host(problem, q, k)):
         for piece in sequence:
-            _clear(done, piece.q, here, lse)
-            done = piece.q + piece.queries
-            rows = queries.narrow(2, piece.q, piece.queries)
-            found, logs = kernel(
-                rows, keys.narrow(2, piece.k, piece.keys), values.narrow(2, piece.k, piece.keys), piece, problem.scale
+            out, lse = kernel(
+                queries.narrow(2, piece.q, piece.queries),
+                keys.narrow(2, piece.k, piece.keys),
+                values.narrow(2, piece.k, piece.keys),
+                piece,
+                problem.scale,
             )
-            here.narrow(2, piece.q, piece.queries).copy_(narrowed(found, size_v))
-            lse.narrow(1, piece.q, piece.queries).copy_(logs[0])
-    _clear(done, q.shape[0], here, lse)
-    return out, lse
+            outs.append((piece.q, narrowed(out, size_v)[0].transpose(0, 1)))
+            logs.append((piece.q, lse[0].T))
+    rows, heads, _ = q.shape
+    precise = q.new_empty(0, dtype=torch.promote_types(q.dtype, torch.float32))
+    lse = _laid_out(logs, (rows, heads), precise, -torch.inf)
+    return _laid_out(outs, (rows, heads, size_v), q), lse.T.contiguous()
 
 
 def backward(
@@ -96,22 +102,13 @@ def backward(
         d_out, q, k, v, out = widened(d_out, q, k, v, out, d_lse)
     gradient, queries, keys, values, result = (_heads_first(x) for x in (d_out, q, k, v, out))
     logs = lse.unsqueeze(0)
-    d_q = q.new_empty(q.shape[0], q.shape[1], size)
-    d_k, d_v = k.new_zeros(*k.shape[:2], size), v.new_zeros(*v.shape[:2], size_v)
-    to_q, to_k, to_v, done = _heads_first(d_q), _heads_first(d_k), _heads_first(d_v), 0
     kernel = efficient.backward if q.is_cuda else _backward
+    parts: tuple[list[_Part], list[_Part], list[_Part]] = [], [], []
     for sequence in pieces(problem, *_on_host(problem, q, k)):
-        sums: list[tuple[torch.Tensor, torch.Tensor]] = []
-        if len(sequence) > 1:
-            first, end = sequence[0].k, max(piece.k + piece.keys for piece in sequence)
-            for target in (to_k, to_v):
-                seen_rows = target.narrow(2, first, end - first)
-                sums.append((seen_rows, torch.zeros_like(seen_rows, dtype=lse.dtype)))
+        found: tuple[list[_Part], list[_Part], list[_Part]] = [], [], []
         for piece in sequence:
-            _clear(done, piece.q, to_q)
-            done = piece.q + piece.queries
             rows, seen = (piece.q, piece.queries), (piece.k, piece.keys)
-            found_q, found_k, found_v = kernel(
+            d_q, d_k, d_v = kernel(
                 gradient.narrow(2, *rows),
                 queries.narrow(2, *rows),
                 keys.narrow(2, *seen),
@@ -121,17 +118,15 @@ def backward(
                 piece,
                 problem.scale,
             )
-            to_q.narrow(2, *rows).copy_(narrowed(found_q, size))
-            found = narrowed(found_k, size), narrowed(found_v, size_v)
-            if sums:
-                for (_, total), part in zip(sums, found, strict=True):
-                    total.narrow(2, piece.k - sequence[0].k, piece.keys).add_(part)
-            else:
-                to_k.narrow(2, *seen).copy_(found[0])
-                to_v.narrow(2, *seen).copy_(found[1])
-        for seen_rows, total in sums:
-            seen_rows.copy_(total)
-    _clear(done, q.shape[0], to_q)
+            for of, start, x, columns in zip(
+                found, (piece.q, piece.k, piece.k), (d_q, d_k, d_v), (size, size, size_v), strict=True
+            ):
+                of.append((start, narrowed(x, columns)[0].transpose(0, 1)))
+        parts[0].extend(found[0])
+        for of, together in zip(parts[1:], found[1:], strict=True):
+            of.extend(together if len(together) < 2 else [_added(together, lse.dtype)])
+    shapes = (q.shape[:2], size), (k.shape[:2], size), (v.shape[:2], size_v)
+    d_q, d_k, d_v = (_laid_out(of, (*shape, columns), q) for of, (shape, columns) in zip(parts, shapes, strict=True))
     return d_q, d_k, d_v
 
 
@@ -184,9 +179,28 @@ def _heads_first(x: torch.Tensor) -> torch.Tensor:
     return x.transpose(0, 1).unsqueeze(0)
 
 
-def _clear(start: int, end: int, rows: torch.Tensor, lse: torch.Tensor | None = None) -> None:
-    """Rows that see nothing, from one piece to the next."""
-    if end > start:
-        rows.narrow(2, start, end - start).zero_()
-        if lse is not None:
-            lse.narrow(1, start, end - start).fill_(-torch.inf)
+def _added(parts: list[_Part], precise: torch.dtype) -> _Part:
+    """The sum of what pieces of one sequence say of the same keys, rounded once."""
+    first, end = parts[0][0], max(start + len(rows) for start, rows in parts)
+    rows = parts[0][1]
+    total = torch.zeros(end - first, *rows.shape[1:], dtype=precise, device=rows.device)
+    for start, part in parts:
+        total.narrow(0, start - first, len(part)).add_(part)
+    return first, total.to(rows.dtype)
+
+
+def _laid_out(parts: list[_Part], shape: tuple[int, ...], like: torch.Tensor, fill: float = 0.0) -> torch.Tensor:
+    """Each part, in order, from its row on, and ``fill`` in all other rows.
+
+    One copy at last: each by itself would be shared among threads, who would have to meet each time.
+    """
+    blocks, done = [], 0
+    for start, part in (*parts, (shape[0], None)):
+        if start > done:
+            blocks.append(like.new_full((start - done, *shape[1:]), fill))
+        if part is not None:
+            blocks.append(part)
+            done = start + len(part)
+    if not blocks:
+        return like.new_empty(shape)
+    return torch.cat(blocks) if len(blocks) > 1 else blocks[0].contiguous()

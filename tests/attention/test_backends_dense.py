@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import doctest
 import math
 
 import torch
@@ -125,3 +126,7 @@ def test_dropped_weights_are_those_of_the_mask_in_both_passes():
     for x, truth in zip(dense.backward(d_out, q, k, v, out, lse, problem), expected, strict=True):
         torch.testing.assert_close(x, truth)
     assert abs(keep.float().mean() - 0.6) < 0.15
+
+
+def test_docstrings_are_true():
+    assert doctest.testmod(dense).failed == 0
