@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+from functools import cache
 
 import torch
 
@@ -34,6 +35,7 @@ _MODULE = "torch.nn.attention.varlen"
 _NEEDED = ("return_aux", "scale", "window_size", "enable_gqa")
 
 
+@cache  # to look for what is not installed takes a tenth of a millisecond each time
 def why_absent() -> str | None:
     """None, or why there is no such kernel here."""
     if not torch.cuda.is_available():
