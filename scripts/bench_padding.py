@@ -59,6 +59,7 @@ class Comparison:
         peer_name: how.
         at_most: the goal for ``ours / peer``.
         repeat: calls in one measurement, for what takes microseconds.
+        compared: that both sides come to equal results; False where that was compared before.
     """
 
     name: str
@@ -67,6 +68,7 @@ class Comparison:
     peer_name: str
     at_most: float
     repeat: int = 1
+    compared: bool = True
 
 
 class Round(NamedTuple):
@@ -346,7 +348,7 @@ def compare(comparison: Comparison) -> None:
 def run(entry: Comparison | Limit, count: int) -> bool:
     """Time it and print a line; whether the goal is met."""
     rounds = []
-    if isinstance(entry, Comparison):
+    if isinstance(entry, Comparison) and entry.compared:
         compare(entry)
     entry.ours()
     for number in range(count):

@@ -10,7 +10,7 @@ Needs torch with CUDA, Triton and pytest, nothing installed beside them, no netw
 be run.
 
 The table compares each result first. A kernel that moves rows is held against a device copy that reads and writes as
-many bytes, `zero_padding_` against `masked_fill_`; the two take turns, and medians are shown.
+many bytes, `zero_padding_` against `masked_fill_`, attention against `dense`; they take turns, and medians are shown.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import ast
 import importlib.util
 import os
 import random
+import runpy
 import statistics
 import subprocess
 import sys
@@ -261,6 +262,7 @@ def cases(device: str, rows: int, kernel: str = "triton") -> Iterator[Case]:
         batch = Batch(device, dtype, row, sequences, max(rows // sequences, 1), kernel)
         yield from moving(batch, goal)
         yield clearing(batch)
+    yield from runpy.run_path(str(Path(__file__).with_name("gpu_attention.py")))["cases"](Case, device, rows)
 
 
 @dataclass(frozen=True)

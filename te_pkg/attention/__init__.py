@@ -7,6 +7,7 @@ Names and argument order that Transformer Engine has too are drop-in: change the
 """
 
 from te_pkg.attention import capture
+from te_pkg.attention.backends import BackendUnavailableError
 from te_pkg.attention.bert_padding import pad_input, unpad_input
 from te_pkg.attention.caching import cache_info, clear_caches
 from te_pkg.attention.cu_seqlens import (
@@ -17,6 +18,8 @@ from te_pkg.attention.cu_seqlens import (
     get_full_cu_seqlens,
 )
 from te_pkg.attention.layout import PackedLayout, Padding, classify_padding
+from te_pkg.attention.module import DotProductAttention
+from te_pkg.attention.packed_attention import available_backends, packed_attention
 from te_pkg.attention.padding_decisions import (
     PaddingDecisions,
     default_padding_decisions,
@@ -28,11 +31,14 @@ from te_pkg.attention.replay_checks import StaleOffsets, StalePaddingDecision
 from te_pkg.attention.zeroing import zero_padding, zero_padding_
 
 __all__ = [
+    "BackendUnavailableError",
+    "DotProductAttention",
     "PackedLayout",
     "Padding",
     "PaddingDecisions",
     "StaleOffsets",
     "StalePaddingDecision",
+    "available_backends",
     "cache_info",
     "capture",
     "classify_padding",
@@ -44,6 +50,7 @@ __all__ = [
     "get_cu_seqlens",
     "get_full_cu_seqlens",
     "pack",
+    "packed_attention",
     "pad_input",
     "pad_rows",
     "relayout",

@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
     from te_pkg.attention.layout_rows import LayoutRows
 
-__all__ = ["attention_mask", "block_mask", "diagonal_bounds"]
+__all__ = ["ALIGNMENTS", "attention_mask", "block_mask", "block_mask_along", "diagonal_bounds", "window_faults"]
 
-_ALIGNMENTS = ("top_left", "bottom_right")
+ALIGNMENTS = ("top_left", "bottom_right")
 
 
 def attention_mask(
@@ -58,13 +58,28 @@ def block_mask(
 
     Equal to what ``create_block_mask`` finds by looking at every pair of rows, but worked out from the boundaries.
     """
+    keys = _keys(layout, layout_kv)
+    return _block_mask(layout, keys, lambda: _diagonal(layout, keys, causal, align, window), block_size)
+
+
+def block_mask_along(
+    layout: LayoutRows, keys: LayoutRows, diagonals: torch.Tensor, left: int | None, right: int | None
+) -> BlockMask:
+    """Likewise beside diagonals of one's own: int32 ``[b]``, which key the first query of each sequence meets."""
+    shift = torch.cat([diagonals, diagonals.new_zeros(1)])
+    return _block_mask(layout, keys, lambda: _Diagonal(shift, left, right), 128)
+
+
+def _block_mask(
+    layout: LayoutRows, keys: LayoutRows, diagonal_of: Callable[[], _Diagonal], block_size: int
+) -> BlockMask:
     from torch.nn.attention.flex_attention import BlockMask  # 0.5 s that nobody else shall wait for
 
     for name, rows in (("the queries", layout.total_tokens), ("the keys", keys.total_tokens)):
         if rows == 0:
             raise LayoutError([f"the layout of {name} has 0 rows, expected at least 1: a block mask has no empty form"])
     with ordinary():
-        diagonal = _diagonal(layout, keys, causal, align, window)
+        diagonal = diagonal_of()
         occupied, full = _blocks(layout, keys, diagonal, block_size)
         return BlockMask.from_kv_blocks(
             *_in_order(occupied & ~full),
@@ -85,7 +100,7 @@ def diagonal_bounds(causal: bool, window: tuple[int, int] | None) -> tuple[int |
         ArgumentTypeError: a ``TypeError``; ``window`` is no pair of integers.
         ArgumentError: a ``ValueError``; a side of ``window`` is less than -1.
     """
-    strange, faults = _window_faults(window)
+    strange, faults = window_faults(window)
     if strange:
         raise ArgumentTypeError("\n".join(strange))
     if faults:
@@ -99,7 +114,7 @@ def _bound(side: int) -> int | None:
     return None if side < 0 or side >= INT32_MAX else side
 
 
-def _window_faults(window: tuple[int, int] | None) -> tuple[list[str], list[str]]:
+def window_faults(window: tuple[int, int] | None) -> tuple[list[str], list[str]]:
     """What is wrong with the type of ``window``, and with its values."""
     if window is None:
         return [], []
@@ -124,11 +139,11 @@ class _Diagonal(NamedTuple):
 def _diagonal(
     layout: LayoutRows, keys: LayoutRows, causal: bool, align: str, window: tuple[int, int] | None
 ) -> _Diagonal:
-    strange, of_arguments = _window_faults(window)
+    strange, of_arguments = window_faults(window)
     if strange:
         raise ArgumentTypeError("\n".join(strange))
-    if align not in _ALIGNMENTS:
-        of_arguments.append(f"align is {align!r}, expected one of {', '.join(map(repr, _ALIGNMENTS))}")
+    if align not in ALIGNMENTS:
+        of_arguments.append(f"align is {align!r}, expected one of {', '.join(map(repr, ALIGNMENTS))}")
     faults = []
     if keys.num_sequences != layout.num_sequences:
         faults.append(f"layout_kv has {keys.num_sequences} sequences, expected {layout.num_sequences} as the queries")

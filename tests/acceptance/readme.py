@@ -1,10 +1,11 @@
-"""The README as a program: its console examples are run, its table of codes comes from the code.
+"""The README as a program: its console examples are run, its tables come from the code.
 
 ``python -m tests.acceptance.readme`` writes what they give into README.md; the test compares.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import re
 import subprocess
@@ -22,16 +23,25 @@ _BLOCK = re.compile(r"(?<=```console\n).*?(?=```)", re.DOTALL)
 _CODES = re.compile(
     r"(?<=<!-- finding codes: generated, a test compares -->\n).*?(?=<!-- end of finding codes -->)", re.DOTALL
 )
+_FEATURES = re.compile(
+    r"(?<=<!-- attention features: generated, a test compares -->\n).*?(?=<!-- end of attention features -->)",
+    re.DOTALL,
+)
 _SETUP = 'te-wheel() { "$PYTHON" -m build_tools "$@"; }\n'
 
 
 def rendered() -> str:
-    """README.md with the output of every example and the table of codes as they are now."""
+    """README.md with the output of every example and the tables as they are now."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         _prepare(folder)
         text = _BLOCK.sub(lambda block: _run(block[0], folder), README.read_text())
-    return _CODES.sub(lambda _: codes_table(), text)
+    text = _CODES.sub(lambda _: codes_table(), text)
+    if importlib.util.find_spec("torch") is None:
+        return text  # the table of attention stays as it is
+    from tests.acceptance.attention_table import features_table
+
+    return _FEATURES.sub(lambda _: features_table(), text)
 
 
 def codes_table() -> str:

@@ -10,7 +10,7 @@ import pytest
 from tests.acceptance.readme import README, rendered
 
 
-def test_every_example_gives_the_output_that_the_readme_shows_and_every_code_stands_in_its_table() -> None:
+def test_every_example_gives_the_output_that_the_readme_shows_and_every_table_is_as_the_code_has_it() -> None:
     assert README.read_text() == rendered()
 
 

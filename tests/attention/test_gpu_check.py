@@ -136,11 +136,12 @@ class TestCommandLine:
 class TestChecks:
     def test_every_module_with_a_gpu_test_is_found(self, script):
         found = {path.name for path, _ in script.gpu_modules(ROOT / "tests/attention")}
-        assert {"test_gpu.py", "test_capture.py", "test_caching_process.py"} <= found
+        assert {"test_gpu.py", "test_backends_gpu.py", "test_capture.py", "test_caching_process.py"} <= found
 
     def test_the_gpu_tests_need_pytest_and_torch_alone(self, script):
-        names = script.imported(ROOT / "tests/attention/test_gpu.py", ROOT, set())
-        assert names - {*sys.stdlib_module_names} == {"pytest", "torch", "te_pkg"}
+        for module in ("test_gpu.py", "test_backends_gpu.py"):
+            names = script.imported(ROOT / "tests/attention" / module, ROOT, set())
+            assert names - {*sys.stdlib_module_names} == {"pytest", "torch", "te_pkg"}
 
     def test_what_a_module_needs_is_found_through_helpers(self, script, tmp_path):
         folder = tmp_path / "tests/attention"
@@ -254,7 +255,7 @@ class TestTable:
             case.peer()
             assert case.bytes > 0
             names.append(case.name.split(",")[0])
-        assert {*names} == {"pack", "unpack", "pad to 16", "zero_padding_"}
+        assert {*names} == {"pack", "unpack", "pad to 16", "zero_padding_", "attention"}
 
     def test_a_wrong_result_is_seen(self, script):
         for case in script.cases("cpu", 512, kernel="reference"):

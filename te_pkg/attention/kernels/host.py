@@ -56,7 +56,7 @@ def is_plain(*tensors: torch.Tensor) -> bool:
     return True
 
 
-def host_rows(layout: PackedLayout, x: torch.Tensor) -> HostRows | None:
+def host_rows(layout: PackedLayout, x: torch.Tensor, *, most: int = _READ_SEQUENCES) -> HostRows | None:
     """What the host knows, or finds in its own memory; None where that is nothing, or may not be relied on.
 
     Offsets on the CPU are read where the layout does not know them and has few sequences. Those on another device are
@@ -68,6 +68,7 @@ def host_rows(layout: PackedLayout, x: torch.Tensor) -> HostRows | None:
     Args:
         layout: the layout.
         x: what is to be moved.
+        most: sequences that offsets on the CPU are read of.
 
     Raises:
         LayoutError: a ``ValueError``; the offsets were not checked when the layout was made, and are wrong.
@@ -84,7 +85,7 @@ def host_rows(layout: PackedLayout, x: torch.Tensor) -> HostRows | None:
         # Whoever watches operations, under a mode, is to see those that run on a device too.
         if (
             layout.device.type != "cpu"
-            or layout.num_sequences > _READ_SEQUENCES
+            or layout.num_sequences > most
             or is_tracing()
             or not is_plain(layout.cu_seqlens)
         ):
