@@ -58,7 +58,6 @@ def block_mask(
 
     Equal to what ``create_block_mask`` finds by looking at every pair of rows, but worked out from the boundaries.
     """
-    keys = _keys(layout, layout_kv)
     return _block_mask(layout, keys, lambda: _diagonal(layout, keys, causal, align, window), block_size)
 
 

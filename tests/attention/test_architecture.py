@@ -42,6 +42,22 @@ te_pkg.attention.buffer_checks
 te_pkg.attention.bert_padding
 te_pkg.attention.relayout
 te_pkg.attention.zeroing
+te_pkg.attention.backends.problem
+te_pkg.attention.backends.dense
+te_pkg.attention.backends.widths
+te_pkg.attention.backends.pieces
+te_pkg.attention.backends.efficient
+te_pkg.attention.backends.sdpa
+te_pkg.attention.backends.flash_layout
+te_pkg.attention.backends.varlen
+te_pkg.attention.backends.flash_attn
+te_pkg.attention.backends.flex
+te_pkg.attention.backends
+te_pkg.attention.backends.operators
+te_pkg.attention.attention_checks
+te_pkg.attention.packed_attention
+te_pkg.attention.batch_layouts
+te_pkg.attention.module
 te_pkg.attention
 """.split()  # noqa: SIM905 - a list to read from top to bottom
 
