@@ -15,6 +15,9 @@ from build_tools.wheels.headers import Headers
 from build_tools.wheels.mending import DISAGREEMENTS, REPAIRABLE
 from build_tools.wheels.wheel import SoundWheel, Wheel
 
+_NAMES_AND_HEADERS = ("filename", "dist-info-name", "dist-info-file", "data-", "metadata-", "wheel-")
+"""Codes of what has no part in how members are read."""
+
 T = TypeVar("T")
 
 
@@ -97,7 +100,7 @@ class _Mending:
         self._left: list[Finding] = []
         self._settle_headers()
         self._left = [finding for finding in findings if self._stays(finding)] + self._left
-        if edit.repair and not any(finding.code.startswith(("zip-", "dist-info-c")) for finding in self._left):
+        if edit.repair and all(finding.code.startswith(_NAMES_AND_HEADERS) for finding in self._left):
             self._settle_members(hashes)
 
     def result(self) -> Mended:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 
 from build_tools.wheels import WheelEdit, check_wheel, repack
-from tests.acceptance.judges import INSTALLER, JUDGES, PIP, UV, import_from, run_script
+from tests.acceptance.judges import INSTALLER, JUDGES, PIP, UV, Verdict, import_from, require, run, run_script
 from tests.build_tools.wheel_factory import PACKAGE, Archive, Member, make_wheel, metadata_text, wheel_text
 
 HELLO = Member("#!python\nprint('hello')\n", mode=0o755)
@@ -93,3 +94,20 @@ def test_installers_refuse_what_was_not(pair: tuple[Mended, Path, Path], tmp_pat
         if not judge.ask([before], tmp_path / name).accepted:
             refused.add(name)
     assert refused == case.refused_by
+
+
+def test_pip_refuses_a_renamed_wheel_from_an_index_and_takes_the_synced_one(tmp_path: Path) -> None:
+    wheel = make_wheel(tmp_path / "index", **RENAMED)
+    options = ["--isolated", "--no-index", "--no-deps", "--no-compile", "--root-user-action", "ignore"]
+
+    def install(folder: Path) -> Verdict:
+        require("pip")
+        target = tmp_path / f"from-{folder.name}"
+        command = [sys.executable, "-m", "pip", "install", *options, "--find-links", str(folder)]
+        return run([*command, "--target", str(target), "demo==1.0+cu130"])
+
+    before = install(wheel.parent)
+    assert not before.accepted
+    assert "inconsistent version" in before.said
+    after = install(repack(wheel, tmp_path / "synced", WheelEdit(sync="filename")).path.parent)
+    assert after.accepted, after.said

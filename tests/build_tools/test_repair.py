@@ -484,3 +484,30 @@ def test_a_sound_wheel_comes_out_as_by_the_same_edit_alone(wanted: Wanted, edit:
         made = repack(wheel, Path(folder) / "made", edit._replace(sync=more.sync, repair=more.repair), verify="hashes")
         assert (made.path.name, made.changes) == (plain.path.name, plain.changes)
         assert made.path.read_bytes() == plain.path.read_bytes()
+
+
+# The command line
+
+
+def test_a_dry_run_and_json_tell_what_would_be_mended(tmp_path: Path) -> None:
+    wheel = make_wheel(tmp_path / "in", archive=Archive(prefix=b"#!/bin/sh\n"), record=lambda rows: rows[1:])
+    outcome = te_wheel("repack", wheel, "-o", tmp_path / "out", "--repair", "--dry-run")
+    assert outcome.lines == [
+        str(tmp_path / "out" / wheel.name),
+        "  archive zip-prefix: - 10 bytes stand before the first member",
+        f"  RECORD demo/__init__.py: + 10 bytes, {RIGHT}",
+    ]
+    assert not (tmp_path / "out").exists()
+    (report,) = te_wheel("repack", wheel, "-o", tmp_path / "out", "--repair", "--json").json
+    assert report["changes"] == [
+        {"where": "archive", "field": "zip-prefix", "old": "10 bytes stand before the first member", "new": None},
+        {"where": "RECORD", "field": "demo/__init__.py", "old": None, "new": f"10 bytes, {RIGHT}"},
+    ]
+
+
+def test_of_many_wheels_those_that_can_be_mended_are(tmp_path: Path) -> None:
+    good = make_wheel(tmp_path / "a", record=lambda rows: rows[1:])
+    bad = make_wheel(tmp_path / "b", name="other", files=[("x", "1"), ("x", "2")])
+    outcome = te_wheel("repack", good, bad, "-o", tmp_path / "out", "--repair")
+    assert (outcome.code, outcome.lines) == (2, [str(tmp_path / "out" / good.name)])
+    assert all(error.startswith(bad.name) for error in outcome.errors)
