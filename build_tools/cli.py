@@ -278,7 +278,7 @@ def _repack_arguments(sub: argparse.ArgumentParser) -> None:
     mend.add_argument(
         "--sync",
         choices=("filename", "metadata"),
-        help="where the parts disagree, the side that wins, before all edits",
+        help="where the parts disagree, the side that wins; comes first",
     )
     mend.add_argument("--repair", action="store_true", help="mend RECORD, archive and folders where it takes no guess")
     run = sub.add_argument_group("the run")

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import NamedTuple, TypeVar
 
-from build_tools.errors import ReleaseError
+from build_tools.errors import ReleaseError, WheelError
 from build_tools.wheels.central_directory import Member
 from build_tools.wheels.change import Change
 from build_tools.wheels.edit import WheelEdit
@@ -12,6 +14,11 @@ from build_tools.wheels.finding import Finding
 from build_tools.wheels.headers import Headers
 from build_tools.wheels.mending import DISAGREEMENTS, REPAIRABLE
 from build_tools.wheels.wheel import SoundWheel, Wheel
+
+_NAMES_AND_HEADERS = ("filename", "dist-info-name", "dist-info-file", "data-", "metadata-", "wheel-")
+"""Codes of what has no part in how members are read."""
+
+T = TypeVar("T")
 
 
 class Mended(NamedTuple):
@@ -42,7 +49,7 @@ def mend(wheel: Wheel, edit: WheelEdit, *, hashes: bool = False) -> Mended:
         WheelError: with all that is wrong and not to be mended.
     """
     if edit.sync is None and not edit.repair:
-        wheel.refuse(_findings(wheel, hashes=hashes))
+        _refuse(wheel, _findings(wheel, hashes=hashes), edit)
         sound = wheel.require_sound()
         return Mended(sound, sound.metadata, sound.wheel, tuple(wheel.archive.members))
     return _Mending(wheel, edit, hashes=hashes).result()
@@ -56,11 +63,33 @@ def _findings(wheel: Wheel, *, hashes: bool) -> list[Finding]:
     return all_findings(wheel, hashes=True)
 
 
+def _refuse(wheel: Wheel, findings: Iterable[Finding], edit: WheelEdit) -> None:
+    """Raise the findings among these that block, with the option that would mend them all."""
+    blocking = [finding for finding in findings if finding.blocks]
+    if not blocking:
+        return
+    codes = {finding.code for finding in blocking}
+    options = []
+    if codes & (DISAGREEMENTS - REPAIRABLE) and edit.sync is None and _could_sync(wheel):
+        options.append("`te-wheel repack --sync filename` or `--sync metadata` says which side the others follow")
+    if codes & REPAIRABLE and not edit.repair:
+        options.append("`te-wheel repack --repair` mends what takes no guess")
+    mends = "; ".join(options) if codes <= DISAGREEMENTS | REPAIRABLE else ""
+    raise WheelError([f"{wheel.path.name}: {finding}" for finding in blocking], hint=mends or None)
+
+
+def _could_sync(wheel: Wheel) -> bool:
+    if wheel.metadata is None or wheel.wheel is None:
+        return False
+    return not any(finding.blocks for finding in wheel.header_findings(None, wheel.metadata, wheel.wheel))
+
+
 class _Mending:
     """One wheel, its parts as they are mended one after the other, and what is left that cannot be."""
 
     def __init__(self, wheel: Wheel, edit: WheelEdit, *, hashes: bool) -> None:
         self._wheel = wheel
+        self._edit = edit
         self._sync = edit.sync
         self._repair = edit.repair
         self._members = tuple(wheel.archive.members)
@@ -75,7 +104,7 @@ class _Mending:
             self._of_headers = wheel.header_findings(wheel.name, wheel.metadata, wheel.wheel)
         self._settle_headers()
         self._left = [finding for finding in findings if self._stays(finding)] + self._left
-        if edit.repair and not any(finding.code.startswith(("zip-", "dist-info-c")) for finding in self._left):
+        if edit.repair and all(finding.code.startswith(_NAMES_AND_HEADERS) for finding in self._left):
             self._settle_members(hashes)
 
     def result(self) -> Mended:
@@ -85,7 +114,7 @@ class _Mending:
             WheelError: with all that is left.
         """
         wheel = self._wheel
-        wheel.refuse(dict.fromkeys(self._left))
+        _refuse(wheel, dict.fromkeys(self._left), self._edit)
         assert self._name
         assert wheel.dist_info
         assert wheel.metadata
@@ -123,7 +152,7 @@ class _Mending:
             self._left = [finding for finding in again if finding.blocks]
 
     def _follow(self, metadata: Headers, header: Headers) -> None:
-        from build_tools.wheels.sync import follow_filename, follow_metadata
+        from build_tools.wheels.sync import follow_filename, follow_metadata, stated_build
 
         wheel = self._wheel
         if self._sync == "metadata":
@@ -131,13 +160,22 @@ class _Mending:
                 message = "the variant label stands in the file name alone, and that cannot be read"
                 self._left.append(Finding("filename", message))
                 return
-            try:
-                variant = wheel.name.variant if wheel.name else None
-                self._name, self._metadata, self._header = follow_metadata(metadata, header, variant)
-            except ReleaseError as error:
-                self._left += [Finding("wheel-tags", fault, wheel.member("WHEEL")) for fault in error.faults]
+            variant = wheel.name.variant if wheel.name else None
+            self._attempt("wheel-build", partial(stated_build, header))
+            agreed = self._attempt("wheel-tags", partial(follow_metadata, metadata, header, variant))
+            if agreed is not None:
+                self._name, self._metadata, self._header = agreed
         elif wheel.name is not None:
             self._name, self._metadata, self._header = follow_filename(wheel.name, metadata, header)
+
+    def _attempt(self, code: str, read: Callable[[], T]) -> T | None:
+        try:
+            return read()
+        except ReleaseError as error:
+            known = {finding.message for finding in self._left}
+            where = self._wheel.member("WHEEL")
+            self._left += [Finding(code, fault, where) for fault in error.faults if fault not in known]
+            return None
 
     def _stays(self, finding: Finding) -> bool:
         """Whether a finding of the wheel, headers apart, is still one; :attr:`_left` holds those of the headers."""

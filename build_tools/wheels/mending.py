@@ -5,8 +5,6 @@ Everything else needs a decision that the wheel itself does not hold, so it is n
 
 from __future__ import annotations
 
-from collections.abc import Collection
-
 SIDES = ("filename", "metadata")
 """What may win where the parts of a wheel disagree: the file name, or METADATA with WHEEL."""
 
@@ -24,15 +22,3 @@ REPAIRABLE = REWRITTEN | {
     "record-size", "record-own-row", "record-digest",
 }  # fmt: skip
 """What ``--repair`` mends, unless a look at the members tells that it takes a guess."""
-
-
-def hint(codes: Collection[str]) -> str | None:
-    """What to run where a wheel breaks just these rules; ``None`` where one of them cannot be mended."""
-    if not codes or not set(codes) <= DISAGREEMENTS | REPAIRABLE:
-        return None
-    options = []
-    if any(code in DISAGREEMENTS - REPAIRABLE for code in codes):
-        options.append("--sync filename` or `--sync metadata` says which side the others follow")
-    if any(code in REPAIRABLE for code in codes):
-        options.append("--repair` mends what takes no guess")
-    return "; ".join(f"`te-wheel repack {option}" for option in options)

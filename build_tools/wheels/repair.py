@@ -151,6 +151,7 @@ class Repair:
         lost = [finding for finding in wheel.findings if finding.code in _LOST_ROWS]
         self.changes += [Change("RECORD", finding.member or own, finding.message, None) for finding in lost]
         doubtful = {finding.member for finding in lost if finding.code == "record-duplicate"}
+        doubt_all = None in doubtful  # too many to name each
         rows: list[Row] = []
         for row in record.rows:
             new: Row | None = row
@@ -159,7 +160,7 @@ class Repair:
             elif row.path not in files:
                 new = None
             elif row.path not in left_out:
-                new = self._row(files[row.path], row, doubt=row.path in doubtful)
+                new = self._row(files[row.path], row, doubt=doubt_all or row.path in doubtful)
             self._note(row, new)
             rows += [] if new is None else [new]
         listed = {row.path for row in rows}

@@ -5,10 +5,9 @@ The folders of the wheel bear no side of their own: a rewrite names them after t
 
 from __future__ import annotations
 
-from functools import partial
 from typing import NamedTuple
 
-from build_tools.errors import Faults, WheelNameError
+from build_tools.errors import WheelNameError
 from build_tools.version import parse_version
 from build_tools.wheels.edit import WheelEdit
 from build_tools.wheels.header_edit import edit_metadata, edit_wheel
@@ -39,27 +38,32 @@ def follow_filename(name: WheelName, metadata: Headers, wheel: Headers) -> Agree
 
 
 def follow_metadata(metadata: Headers, wheel: Headers, variant: str | None) -> Agreed:
-    """The name that METADATA and WHEEL ask for.
+    """The name that METADATA and WHEEL ask for, and WHEEL with one line for each of its tags.
 
     Args:
         metadata: with one valid Name and one valid Version.
+        wheel: with one build tag at most, which :func:`stated_build` has read.
         variant: the label that the file name has, which stands in neither of the two.
 
     Raises:
-        WheelNameError: no file name can hold what they say; every reason is named.
+        WheelNameError: no file name can hold the tags.
     """
-    faults = Faults()
+    tags = compress_tags(value.strip() for value in wheel.get_all("Tag") if value.strip())
+    version = parse_version(_value(metadata, "Version"))
+    name = WheelName(_value(metadata, "Name"), version, stated_build(wheel), *tags, variant=variant)
+    return Agreed(name, metadata, edit_wheel(wheel, name))
+
+
+def stated_build(wheel: Headers) -> str:
+    """The build tag of WHEEL, ``""`` for none.
+
+    Raises:
+        WheelNameError: it is none, or there are several.
+    """
     builds = list(dict.fromkeys(value.strip() for value in wheel.get_all("Build") if value.strip()))
     if len(builds) > 1:
-        faults.errors.append(WheelNameError(f"WHEEL has the build tags {', '.join(map(repr, builds))}, expected one"))
-    for build in builds:
-        faults.attempt(partial(check_build_tag, build))
-    tags = faults.attempt(lambda: compress_tags(value.strip() for value in wheel.get_all("Tag") if value.strip()))
-    faults.raise_any(WheelNameError)
-    assert tags
-    version = parse_version(_value(metadata, "Version"))
-    name = WheelName(_value(metadata, "Name"), version, builds[0] if builds else "", *tags, variant=variant)
-    return Agreed(name, metadata, edit_wheel(wheel, name))
+        raise WheelNameError(f"WHEEL has the build tags {', '.join(map(repr, builds))}, expected one")
+    return check_build_tag(builds[0]) if builds else ""
 
 
 def _value(headers: Headers, field: str) -> str:

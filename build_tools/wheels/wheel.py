@@ -23,7 +23,6 @@ from build_tools.wheels.header_checks import Claim, attempt, check_metadata, che
 from build_tools.wheels.headers import Headers
 from build_tools.wheels.limits import LIMITS, Limits
 from build_tools.wheels.member_names import DATA_SCHEMES, is_data_path
-from build_tools.wheels.mending import hint
 from build_tools.wheels.name import WheelName, decode_url, parse_stem, shorten, stem
 from build_tools.wheels.record import Record
 
@@ -159,9 +158,9 @@ class Wheel:
         Raises:
             WheelError: with every one of them.
         """
-        if blocking := [finding for finding in findings if finding.blocks]:
-            mends = hint({finding.code for finding in blocking})
-            raise WheelError([f"{self.path.name}: {finding}" for finding in blocking], hint=mends)
+        blocking = [finding for finding in findings if finding.blocks]
+        if blocking:
+            raise WheelError([f"{self.path.name}: {finding}" for finding in blocking])
 
     def header_findings(self, name: WheelName | None, metadata: Headers, wheel: Headers) -> list[Finding]:
         """What would be found in these headers under the file name ``name``; by themselves where that is ``None``."""

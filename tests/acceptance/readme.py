@@ -68,6 +68,15 @@ def _prepare(folder: Path) -> None:
         '[tool.te-wheel.variants.cu12]\nname = "demo-cu12"\n\n[tool.te-wheel.variants.cu13]\nname = "demo-cu13"\n\n'
         '[tool.te-wheel.variants.meta]\nextras = ["cu12", "cu13"]\n'
     )
+    by_hand = folder / "downloads" / "demo-1.0+CU130-py3-none-any.whl"
+    by_hand.parent.mkdir()
+    by_hand.write_bytes(wheel.read_bytes())
+    make_wheel(
+        folder / "patched",
+        files={"demo/__init__.py": "VALUE = 2\n", "demo/patch.py": "FIXED = True\n"},
+        record=lambda rows: [[*rows[0][:2], "9"], *rows[2:]],
+        archive=Archive(prefix=b"#!/bin/sh\n", every={"method": STORED}),
+    )
     cu12 = repack(wheel, folder / "renamed", WheelEdit(name="demo-cu12")).path
     cu12.rename(cu12.with_name("demo_cu13-1.0-py3-none-any.whl"))
 
