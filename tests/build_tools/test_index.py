@@ -225,6 +225,15 @@ class TestYanked:
         (tmp_path / "yanked.txt").unlink()
         assert not [link for link in anchors(make_index(tmp_path).folder) if "data-yanked" in link]
 
+    def test_a_range_yanks_pre_releases_and_development_versions_in_it(self, tmp_path: Path) -> None:
+        for version in ("1.1", "1.2.dev1", "1.3rc1", "2.0"):
+            make_wheel(tmp_path, version=version)
+        (tmp_path / "yanked.txt").write_text("demo>1.1,<2 tried out\n")
+        versions = [
+            file["filename"].split("-")[1] for file in page(make_index(tmp_path).folder)["files"] if "yanked" in file
+        ]
+        assert versions == ["1.3rc1", "1.2.dev1"]
+
     def test_every_line_that_names_nothing_is_a_fault_and_nothing_is_written(self, tmp_path: Path) -> None:
         make_wheel(tmp_path)
         (tmp_path / "list").write_text("demo==1.1 gone\ndemo-2.0-py3-none-any.whl\n")
@@ -409,6 +418,39 @@ class TestAgain:
         made = make_index(tmp_path)
         assert (len(made.files), made.written) == (20, ())
         assert not [path for path in tmp_path.rglob("*") if path.name.endswith("te-wheel-tmp")]
+
+    def test_a_run_keeps_others_out_from_its_first_look_to_its_last_write(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        fcntl = pytest.importorskip("fcntl")
+        make_wheel(tmp_path)
+
+        def is_held() -> bool:
+            fd = os.open(tmp_path / "simple", os.O_RDONLY)
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return True
+            finally:
+                os.close(fd)
+            return False
+
+        held = []
+        for module, name in (
+            (index_module, "find_distributions"),
+            (index_memory, "recall"),
+            (index_memory, "to_bytes"),
+        ):
+            actual = getattr(module, name)
+
+            def noted(*arguments: Any, actual: Any = actual, **options: Any) -> Any:
+                held.append(is_held())
+                return actual(*arguments, **options)
+
+            monkeypatch.setattr(module, name, noted)
+        make_index(tmp_path)
+        assert held == [True, True, True]
+        assert not is_held()
 
 
 class TestRefused:
