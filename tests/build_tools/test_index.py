@@ -205,49 +205,6 @@ class TestPages:
         assert not (tmp_path / "simple").exists()
 
 
-class TestYanked:
-    def test_a_line_yanks_a_file_or_versions_and_says_why(self, tmp_path: Path) -> None:
-        for version in ("1.0", "1.1", "1.1+cpu", "2.0"):
-            make_wheel(tmp_path, version=version)
-        (tmp_path / "yanked.txt").write_text(f'# broken\n\n{DEMO}   fails "here" & <there>\nDEMO==1.1\n')
-        made = make_index(tmp_path)
-        assert {link["file"]: link["data-yanked"] for link in anchors(made.folder) if "data-yanked" in link} == {
-            DEMO: 'fails "here" & <there>',
-            "demo-1.1-py3-none-any.whl": "",
-            "demo-1.1+cpu-py3-none-any.whl": "",
-        }
-        said = {file["filename"]: file.get("yanked", False) for file in page(made.folder)["files"]}
-        assert (said[DEMO], said["demo-1.1-py3-none-any.whl"], said["demo-2.0-py3-none-any.whl"]) == (
-            'fails "here" & <there>',
-            True,
-            False,
-        )
-        (tmp_path / "yanked.txt").unlink()
-        assert not [link for link in anchors(make_index(tmp_path).folder) if "data-yanked" in link]
-
-    def test_every_line_that_names_nothing_is_a_fault_and_nothing_is_written(self, tmp_path: Path) -> None:
-        make_wheel(tmp_path)
-        (tmp_path / "list").write_text("demo==1.1 gone\ndemo-2.0-py3-none-any.whl\n")
-        with pytest.raises(IndexingError) as caught:
-            make_index(tmp_path, yanked_file=tmp_path / "list")
-        assert caught.value.faults == (
-            "list:1: 'demo==1.1' names no file of the index",
-            "list:2: 'demo-2.0-py3-none-any.whl' names no file of the index",
-        )
-        assert sorted(path.name for path in tmp_path.iterdir()) == [DEMO, "list"]
-
-    @pytest.mark.parametrize("what", ["demo", "demo[x]==1", "==1", "demo==1;python_version<'3'", "\N{BULLET}"])
-    def test_a_line_that_is_neither_is_answered_with_both(self, tmp_path: Path, what: str) -> None:
-        make_wheel(tmp_path)
-        (tmp_path / "yanked.txt").write_text(f"{what} why\n")
-        with pytest.raises(IndexingError, match=r"yanked\.txt:1: .* is neither a file name nor versions"):
-            make_index(tmp_path)
-
-    def test_a_list_that_was_asked_for_must_be_there(self, tmp_path: Path) -> None:
-        with pytest.raises(FileError, match="cannot read"):
-            make_index(tmp_path, yanked_file=tmp_path / "nowhere")
-
-
 class TestAgain:
     """A second run reads what is new, and writes what differs."""
 
@@ -409,6 +366,39 @@ class TestAgain:
         made = make_index(tmp_path)
         assert (len(made.files), made.written) == (20, ())
         assert not [path for path in tmp_path.rglob("*") if path.name.endswith("te-wheel-tmp")]
+
+    def test_a_run_keeps_others_out_from_its_first_look_to_its_last_write(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        fcntl = pytest.importorskip("fcntl")
+        make_wheel(tmp_path)
+
+        def is_held() -> bool:
+            fd = os.open(tmp_path / "simple", os.O_RDONLY)
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return True
+            finally:
+                os.close(fd)
+            return False
+
+        held = []
+        for module, name in (
+            (index_module, "find_distributions"),
+            (index_memory, "recall"),
+            (index_memory, "to_bytes"),
+        ):
+            actual = getattr(module, name)
+
+            def noted(*arguments: Any, actual: Any = actual, **options: Any) -> Any:
+                held.append(is_held())
+                return actual(*arguments, **options)
+
+            monkeypatch.setattr(module, name, noted)
+        make_index(tmp_path)
+        assert held == [True, True, True]
+        assert not is_held()
 
 
 class TestRefused:
