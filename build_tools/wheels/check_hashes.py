@@ -23,10 +23,10 @@ from build_tools.wheels.inflater import Inflater, fastest
 from build_tools.wheels.record import DIGEST_SIZES, Row, digest_text
 from build_tools.wheels.wheel import Wheel
 
-PIECE = 256 << 10
+PIECE = 64 << 10
 """Bytes that are inflated, then summed, at a time."""
 MAX_WORKERS = 8
-_QUEUED = 4
+_QUEUED = 8
 _LONG = 4 << 20
 """From here on a member gets a second thread."""
 _ALWAYS = 1 << 30

@@ -6,6 +6,8 @@ Values are checked by ``packaging.metadata``.
 
 from __future__ import annotations
 
+import re
+
 from build_tools.errors import EditError
 from build_tools.wheels.limits import MAX_VALUE
 from build_tools.wheels.name import shorten
@@ -28,6 +30,9 @@ _REPEATABLE = frozenset(
     """platform supported-platform classifier requires provides obsoletes requires-dist provides-dist obsoletes-dist
     requires-external project-url provides-extra dynamic license-file import-name import-namespace""".split()  # noqa: SIM905
 )
+_SPECIFIERS = {"requires-dist", "requires-python"}
+_HUGE = re.compile(r"[0-9]{20,}")
+"""A number in a version that uv cannot hold; pip cannot read one of a few thousand digits."""
 _OWN_OPTION = {
     "name": "use --name",
     "version": "use --version or --local",
@@ -122,6 +127,8 @@ def value_faults(field: str, value: str) -> list[str]:
     except (ValueError, RecursionError) as error:
         # A number of thousands of digits, a marker of thousands of parentheses: no installer reads it either.
         return [f"{field}: {shown!r} cannot be read ({type(error).__name__})"]
+    if field.lower() in _SPECIFIERS and "@" not in value and _HUGE.search(value):
+        return [f"{field}: {shown!r} holds a number of over 19 digits, which uv refuses"]
     return []
 
 
