@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Container
 
-from build_tools.wheels.core_metadata import NEWEST, since, value_faults
+from build_tools.wheels.core_metadata import NEWEST, WITHDRAWN, since, value_faults
 from build_tools.wheels.finding import Finding, Findings
 from build_tools.wheels.header_checks import metadata_number
 from build_tools.wheels.headers import Headers
@@ -34,7 +34,7 @@ def check_values(metadata: Headers, where: str) -> list[Finding]:
     version = metadata_number((metadata.get("Metadata-Version") or "").strip()) or NEWEST
     for field, values in metadata.by_name().items():
         shown = field.title()
-        if since(field) > version and field not in _TOLERATED:
+        if since(field) > (version if version != WITHDRAWN else (2, 1)) and field not in _TOLERATED:
             needs = ".".join(map(str, since(field)))
             found.add("metadata-field-version", f"{shown} needs Metadata-Version {needs}", where)
         if field == "project-url":

@@ -15,6 +15,9 @@ from build_tools.wheels.name import shorten
 NEWEST = (2, 5)
 """The newest Metadata-Version that this tool knows."""
 
+WITHDRAWN = (2, 0)
+"""A draft that wheels bore for years, with the fields that 2.1 has."""
+
 _SINCE: dict[tuple[int, int], str] = {
     (1, 0): "Metadata-Version Name Version Platform Summary Description Keywords Home-page Author Author-email License",
     (1, 1): "Supported-Platform Download-URL Classifier Requires Provides Obsoletes",
@@ -150,7 +153,10 @@ def whole_faults(data: bytes) -> list[str]:
         faults += [
             shorten(str(error).replace("{field}", repr(error.field)), 400)
             for error in group.exceptions
-            if isinstance(error, InvalidMetadata) and error.field not in ("metadata-version", "name", "version")
+            if isinstance(error, InvalidMetadata)
+            and error.field not in ("metadata-version", "name", "version")
+            # setuptools wrote it before 2.4 had it, and twine leaves it out.
+            and not (error.field == "license-file" and "introduced" in str(error))
         ]
     except (ValueError, RecursionError) as error:
         faults.append(f"it cannot be read ({type(error).__name__})")
