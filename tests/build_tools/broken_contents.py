@@ -111,6 +111,13 @@ CONTENTS = [
     _variant("a namespace without priority", "variant-json", _changed(**{"default-priorities": {"namespace": []}})),
     _variant("a namespace in capitals", "variant-json", _changed(variants={"cu128": {"NV": {"a": ["b"]}}}), "NV"),
     _variant("a feature without values", "variant-json", _changed(variants={"cu128": {"nvidia": {"a": []}}}), "a"),
+    _variant("a value twice", "variant-json", _changed(variants={"cu128": {"nvidia": {"a": ["b", "b"]}}}), "twice"),
+    _variant(
+        "a namespace twice",
+        "variant-json",
+        _changed(**{"default-priorities": {"namespace": ["nvidia", "nvidia"]}}),
+        "twice",
+    ),
     _variant("a value that is a number", "variant-json", _changed(variants={"cu128": {"nvidia": {"a": [1]}}}), "a"),
     _variant(
         "a null variant with properties",
