@@ -163,6 +163,7 @@ class CentralDirectory:
         _, length, _, _, disk, central_disk, here, entries, size, offset = fmt.END64.unpack(record)
         if disk or central_disk or here != entries or length != fmt.END64.size - 12:
             self._find("zip-not-a-zip", "the ZIP64 end record is of several parts or of an unknown version")
+            return None
         return entries, size, offset, at
 
     def _read_members(self, central: bytes, entries: int, central_start: int, shift: int) -> None:

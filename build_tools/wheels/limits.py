@@ -42,7 +42,7 @@ class Limits(NamedTuple):
         record: bytes of RECORD.
         rows: lines of RECORD.
         unpacked: bytes that an sdist inflates to; a wheel's are bounded by what its headers say.
-        ratio: how many times its own size a wheel may inflate to before ``hashes`` reads it
+        ratio: how many times its own size a wheel may inflate to before ``--hashes`` reads it
             (what it inflates to within 1 GiB is always read).
 
     >>> Limits(members=1_000_000).members
