@@ -130,9 +130,14 @@ def value_faults(field: str, value: str) -> list[str]:
     except (ValueError, RecursionError) as error:
         # A number of thousands of digits, a marker of thousands of parentheses: no installer reads it either.
         return [f"{field}: {shown!r} cannot be read ({type(error).__name__})"]
-    if field.lower() in _SPECIFIERS and "@" not in value and _HUGE.search(value):
+    if field.lower() in _SPECIFIERS and "@" not in value and has_huge_number(value):
         return [f"{field}: {shown!r} holds a number of over 19 digits, which uv refuses"]
     return []
+
+
+def has_huge_number(text: str) -> bool:
+    """Whether a version holds a number that no tool but Python itself can hold."""
+    return _HUGE.search(text) is not None
 
 
 def whole_faults(data: bytes) -> list[str]:

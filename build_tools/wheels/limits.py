@@ -26,6 +26,8 @@ MAX_FIELDS = 200_000
 """Headers of METADATA or WHEEL."""
 MAX_SMALL = 1 << 20
 """Bytes of entry_points.txt, variant.json and the like."""
+MAX_SBOM = 8 << 20
+"""Bytes of one SBOM."""
 MAX_FINDINGS = 10_000
 """Findings of one code in one part of a file; of further ones only the number is told."""
 MAX_VALUE = 100_000

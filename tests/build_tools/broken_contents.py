@@ -94,6 +94,16 @@ CONTENTS = [
     _value("a label of 33 characters", "metadata-value", f"Project-URL: {'x' * 33}, https://example.org", "32"),
     _value("a label twice", "metadata-value", "Project-URL: a, https://b.c\nProject-URL: a, https://b.d", "twice"),
     _value("a description twice", "metadata-field-repeated", "Description: demo"),
+    _wheel("a Version of 30 digits", "metadata-value", "9" * 20, version="9" * 30),
+    _value("a line separator in a value", "metadata-control", "Author: a\u2028Requires-Dist: evil", "u2028"),
+    _value("a form feed in a value", "metadata-control", "License: a\x0cb", "x0c"),
+    _wheel("an SBOM that is no JSON", "sbom", "not JSON", dist_info_files={"sboms/x.cdx.json": "{"}),
+    _wheel(
+        "an SBOM of another version",
+        "sbom",
+        "Demo@2.0",
+        dist_info_files={"sboms/x.cdx.json": '{"metadata": {"component": {"purl": "pkg:pypi/Demo@2.0"}}}'},
+    ),
     _value("a field before its version", "metadata-field-version", "Import-Name: demo", "2.5"),
     _value("a dynamic field before its version", "metadata-field-version", "Dynamic: Summary", "2.2"),
     _value("a licence file that is not there", "license-file", "License-File: LICENSE", "LICENSE", version="2.4"),
@@ -127,6 +137,12 @@ CONTENTS = [
         label="null",
     ),
 ]
+
+RIGHT_SBOM = {
+    "metadata": {"component": {"purl": "pkg:pypi/demo@1.0?file_name=x.whl"}},
+    "components": [{"purl": "pkg:pypi/other@2.0"}, {"purl": "pkg:rpm/demo@3"}],
+}
+"""A right SBOM of the plain wheel."""
 
 REFUSED_BY_PYPI = [
     _wheel("a local version", "pypi-local-version", "cu1", version="1.0+cu1", pypi=True),

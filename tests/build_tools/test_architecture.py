@@ -51,6 +51,7 @@ build_tools.wheels.entry_points
 build_tools.wheels.variant
 build_tools.wheels.check_metadata
 build_tools.wheels.check_tree
+build_tools.wheels.check_sbom
 build_tools.wheels.check_hashes
 build_tools.wheels.check_pypi
 build_tools.wheels.check

@@ -11,7 +11,7 @@ import pytest
 from build_tools.check_sdist import check_sdist, is_sdist
 from build_tools.wheels import Finding, check_wheel
 from build_tools.wheels.rules import RULES, Severity
-from tests.build_tools.broken_contents import CONTENTS, REFUSED_BY_PYPI
+from tests.build_tools.broken_contents import CONTENTS, REFUSED_BY_PYPI, RIGHT_SBOM
 from tests.build_tools.broken_sdists import SDISTS
 from tests.build_tools.broken_wheels import BROKEN as WHEELS
 from tests.build_tools.broken_wheels import INFO, MANY_RECORD_FAULTS, Broken
@@ -132,6 +132,16 @@ def test_faults_of_every_part_are_found_in_one_run(tmp_path: Path) -> None:
         "wheel-tags",
         "record-missing-row",
     }
+
+
+def test_an_sbom_of_the_wheel_and_of_others_has_no_finding(tmp_path: Path) -> None:
+    import json
+
+    assert check_wheel(make_wheel(tmp_path, dist_info_files={"sboms/x.cdx.json": json.dumps(RIGHT_SBOM)})) == []
+
+
+def test_a_folded_value_is_no_break_of_a_line(tmp_path: Path) -> None:
+    assert check_wheel(make_wheel(tmp_path, headers=["License: a", "\tb", "  c"])) == []
 
 
 def test_a_header_of_the_description_is_no_header(tmp_path: Path) -> None:
