@@ -87,9 +87,11 @@ def _size(path: Path) -> int:
 
 
 def _check_filename(text: str, found: Findings) -> Claim | None:
-    # Legacy names hold more dashes: the version stands behind the last one.
-    name, dash, version = text.rpartition("-")
-    if not dash:
+    # Legacy names hold more dashes: the version stands behind the last one, or it holds some itself.
+    cuts = [place for place, char in enumerate(text) if char == "-"]
+    cut = next((place for place in reversed(cuts) if _is_version(text[place + 1 :])), max(cuts, default=-1))
+    name, version = text[: max(cut, 0)], text[cut + 1 :]
+    if cut < 0:
         found.add("sdist-filename", f"{text!r} holds no '-': expected {{name}}-{{version}}")
         return None
     normal = attempt(found, lambda: normalize_name(name), "sdist-filename")
@@ -100,6 +102,14 @@ def _check_filename(text: str, found: Findings) -> Claim | None:
         message = f"{text!r} is not in normal form, expected {stem(normal, parsed)!r}"
         found.add("sdist-filename-spelling", message)
     return Claim(normal, parsed, name, "the file name")
+
+
+def _is_version(text: str) -> bool:
+    try:
+        parse_version(text)
+    except ReleaseError:
+        return False
+    return True
 
 
 def _check_members(contents: SdistContents, found: Findings) -> None:

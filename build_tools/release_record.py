@@ -11,7 +11,7 @@ release.json holds no time and no folder, so the same sources give the same byte
      "artifacts": [{"file", "size", "sha256",
                     "variant": the id, or null for the source wheel itself,
                     "changes": [{"where", "field", "old", "new"}],
-                    "findings": [{"code", "severity", "message", "member", "rule"}],
+                    "findings": [{"code", "severity", "message", "member", "rule", "specification", "hint"}],
                     "smoke": {"install": STATUS, "import": STATUS, "version": STATUS}}],
      "failures": [{"variant", "faults": [...]}],      variants that could not be written
      "edits": {id: {option: value}},                  what the plan asks of each variant that was wanted

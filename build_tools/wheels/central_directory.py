@@ -163,6 +163,7 @@ class CentralDirectory:
         _, length, _, _, disk, central_disk, here, entries, size, offset = fmt.END64.unpack(record)
         if disk or central_disk or here != entries or length != fmt.END64.size - 12:
             self._find("zip-not-a-zip", "the ZIP64 end record is of several parts or of an unknown version")
+            return None
         return entries, size, offset, at
 
     def _read_members(self, central: bytes, entries: int, central_start: int, shift: int) -> None:
@@ -196,7 +197,6 @@ class CentralDirectory:
         _, made_by, needed, flags, method, dos_time, crc, compressed, size = fields[:9]
         comment, disk, internal, external, offset = fields[11:16]
         name = self._decode_name(raw_name, flags)
-        plain = not (extra or comment)
         wanted = sum(number == fmt.LIMIT_32 for number in (size, compressed, offset))
         self._check_extra(extra, 8 * wanted, raw_name, name, "central")
         size, compressed, offset = self._zip64(name, extra, size, compressed, offset)
@@ -231,9 +231,11 @@ class CentralDirectory:
         if clean and flags & fmt.DATA_DESCRIPTOR:
             self._find("zip-flags", "its central header tells of a data descriptor, its local one does not", name)
         end = data_offset + compressed if clean else self._compare(member, raw_name, flags, local, head)
-        if not plain and size < fmt.LIMIT_32 and compressed < fmt.LIMIT_32 and offset < fmt.LIMIT_32:
-            self._find("zip-not-clean", "its central header has an extra field or a comment", name)
-        elif end != member.end:
+        if comment:
+            self._find("zip-not-clean", "its central header has a comment", name)
+        if extra and size < fmt.LIMIT_32 and compressed < fmt.LIMIT_32 and offset < fmt.LIMIT_32:
+            self._find("zip-not-clean", "its central header has an extra field", name)
+        if end != member.end:
             self._find("zip-not-clean", "it has a data descriptor", name)
         if end > self._size:
             self._find("zip-truncated", f"its data ends at byte {end}, the file at {self._size}", name)

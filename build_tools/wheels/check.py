@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 from build_tools.wheels.check_metadata import check_license_files, check_values
+from build_tools.wheels.check_sbom import check_sboms
 from build_tools.wheels.check_tree import check_tree
 from build_tools.wheels.finding import Finding
 from build_tools.wheels.limits import LIMITS, Limits
@@ -42,6 +43,7 @@ def all_findings(wheel: Wheel, *, hashes: bool = False, pypi: bool = False) -> l
         folder = wheel.member("licenses")
         findings += check_license_files(wheel.metadata, folder, wheel.archive.by_name, where)
     findings += check_tree(wheel)
+    findings += check_sboms(wheel)
     if hashes:
         from build_tools.wheels.check_hashes import check_hashes
 

@@ -23,12 +23,12 @@ from build_tools.wheels.inflater import Inflater, fastest
 from build_tools.wheels.record import DIGEST_SIZES, Row, digest_text
 from build_tools.wheels.wheel import Wheel
 
-PIECE = 256 << 10
+PIECE = 64 << 10
 """Bytes that are inflated, then summed, at a time."""
 MAX_WORKERS = 8
-_QUEUED = 4
+_QUEUED = 8
 _LONG = 4 << 20
-"""From here on a member gets a second thread."""
+"""From here on a member gets a second thread, where it is more than one core's share: the thread costs a tenth."""
 _ALWAYS = 1 << 30
 _UNREADABLE = {"zip-encrypted", "zip-method", "zip-truncated"}
 
@@ -58,7 +58,8 @@ def check_hashes(wheel: Wheel, *, workers: int | None = None, inflater: Inflater
         return [Finding("limit-exceeded", message)]
     rows = {row.path: row for row in wheel.record.rows} if wheel.record else {}
     stop = Event()
-    sums = _Sums(wheel.archive, rows, inflater or fastest(), stop)
+    workers = min(workers or _cores(), MAX_WORKERS)
+    sums = _Sums(wheel.archive, rows, inflater or fastest(), stop, max(_LONG, total // workers))
     found: dict[int, list[Finding]] = {}
     todo = deque(sorted(range(len(members)), key=lambda index: members[index].size))
 
@@ -70,10 +71,9 @@ def check_hashes(wheel: Wheel, *, workers: int | None = None, inflater: Inflater
             stop.set()
             raise
 
-    workers = min(workers or _cores(), MAX_WORKERS, len(members) or 1)
     pool = ThreadPoolExecutor(workers, thread_name_prefix="hash")
     try:
-        futures = [pool.submit(work) for _ in range(workers)]
+        futures = [pool.submit(work) for _ in range(min(workers, len(members)))]
         failed = [error for future in futures if (error := future.exception()) is not None]
     finally:
         stop.set()
@@ -99,11 +99,12 @@ def _readable(wheel: Wheel) -> list[Member]:
 class _Sums:
     """Compares members of one archive with its RECORD; one object serves all threads."""
 
-    def __init__(self, archive: Archive, rows: dict[str, Row], inflater: Inflater, stop: Event) -> None:
+    def __init__(self, archive: Archive, rows: dict[str, Row], inflater: Inflater, stop: Event, long: int) -> None:
         self._archive = archive
         self._rows = rows
         self._inflater = inflater
         self._stop = stop
+        self._long = long
 
     def compare(self, member: Member) -> list[Finding]:
         row = self._rows.get(member.name)
@@ -119,7 +120,7 @@ class _Sums:
 
         pieces = self._archive.pieces(member, self._inflater, PIECE)
         try:
-            self._feed(pieces, add, overlap=member.size >= _LONG)
+            self._feed(pieces, add, overlap=member.size > self._long)
         except WheelError as error:
             return [Finding("zip-data", error.reason, member.name)]
         findings = []

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Container
 
-from build_tools.wheels.core_metadata import NEWEST, since, value_faults
+from build_tools.wheels.core_metadata import NEWEST, WITHDRAWN, has_huge_number, since, value_faults
 from build_tools.wheels.finding import Finding, Findings
 from build_tools.wheels.header_checks import metadata_number
-from build_tools.wheels.headers import Headers
+from build_tools.wheels.headers import Headers, line_break
 from build_tools.wheels.name import normal_form, shorten
 
 _CHECKED = {
@@ -34,9 +34,15 @@ def check_values(metadata: Headers, where: str) -> list[Finding]:
     version = metadata_number((metadata.get("Metadata-Version") or "").strip()) or NEWEST
     for field, values in metadata.by_name().items():
         shown = field.title()
-        if since(field) > version and field not in _TOLERATED:
+        if since(field) > (version if version != WITHDRAWN else (2, 1)) and field not in _TOLERATED:
             needs = ".".join(map(str, since(field)))
             found.add("metadata-field-version", f"{shown} needs Metadata-Version {needs}", where)
+        for value in values:
+            char = line_break(value)
+            if char is not None:
+                found.add("metadata-control", f"{shown} holds {char!r}, at which some readers end a line", where)
+        if field == "version" and has_huge_number(values[0].partition("+")[0]):
+            found.add("metadata-value", f"Version {shorten(values[0])!r} has a number of over 19 digits", where)
         if field == "project-url":
             _check_urls(values, where, found)
         if field not in _CHECKED or (field in _TOLERATED and version < _LICENSES):

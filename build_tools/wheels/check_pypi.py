@@ -11,7 +11,7 @@ import sys
 from packaging.version import Version
 
 from build_tools.errors import WheelNameError
-from build_tools.wheels.core_metadata import NEWEST, value_faults, whole_faults
+from build_tools.wheels.core_metadata import NEWEST, WITHDRAWN, value_faults, whole_faults
 from build_tools.wheels.finding import Finding, Findings
 from build_tools.wheels.header_checks import metadata_number
 from build_tools.wheels.headers import Headers
@@ -69,14 +69,15 @@ def _check_archive(wheel: Wheel, found: Findings) -> None:
         found.add("pypi-ratio", f"it inflates to {total} bytes, {total / wheel.archive.size:.0f} times its own size")
     for finding in wheel.findings:
         # Warnings for everybody else: PyPI takes no data descriptor and no comment of a member.
-        if finding.code == "zip-not-clean" and ("descriptor" in finding.message or "comment" in finding.message):
+        # One of the archive itself is taken.
+        if finding.code == "zip-not-clean" and finding.member and finding.message.endswith(("descriptor", "comment")):
             found.add("pypi-archive", finding.message, finding.member)
 
 
 def _check_filename(wheel: Wheel, name: WheelName, found: Findings) -> None:
     if name.variant is not None:
         found.add("pypi-filename", f"it has the variant label {name.variant!r}, which PyPI does not know yet")
-    if wheel.path.name != name.filename and normal_form(name.project) != name.project.replace("_", "-"):
+    if name.project != name.name.replace("-", "_"):
         found.add("pypi-filename", f"{wheel.path.name!r} should start with {name.stem!r}")
     if len(wheel.path.name.encode()) > _MAX_FILENAME:
         found.add("pypi-filename", f"it has {len(wheel.path.name)} characters, at most {_MAX_FILENAME} are taken")
@@ -105,6 +106,8 @@ def check_pypi_metadata(metadata: Headers, version: Version | None, where: str, 
     if number is not None and number > NEWEST:
         newest = f"{NEWEST[0]}.{NEWEST[1]}"
         found.add("pypi-metadata", f"Metadata-Version {text} is newer than {newest}, the newest that PyPI takes", where)
+    elif number == WITHDRAWN:
+        found.add("pypi-metadata", f"Metadata-Version {text} was withdrawn", where)
     for fault in whole_faults(metadata.to_bytes()):
         found.add("pypi-metadata", fault, where)
     _check_values(metadata, where, found)

@@ -6,12 +6,17 @@ Values are checked by ``packaging.metadata``.
 
 from __future__ import annotations
 
+import re
+
 from build_tools.errors import EditError
 from build_tools.wheels.limits import MAX_VALUE
 from build_tools.wheels.name import shorten
 
 NEWEST = (2, 5)
 """The newest Metadata-Version that this tool knows."""
+
+WITHDRAWN = (2, 0)
+"""A draft that wheels bore for years, with the fields that 2.1 has."""
 
 _SINCE: dict[tuple[int, int], str] = {
     (1, 0): "Metadata-Version Name Version Platform Summary Description Keywords Home-page Author Author-email License",
@@ -28,6 +33,9 @@ _REPEATABLE = frozenset(
     """platform supported-platform classifier requires provides obsoletes requires-dist provides-dist obsoletes-dist
     requires-external project-url provides-extra dynamic license-file import-name import-namespace""".split()  # noqa: SIM905
 )
+_SPECIFIERS = {"requires-dist", "requires-python"}
+_HUGE = re.compile(r"[0-9]{20,}")
+"""A number in a version that uv cannot hold; pip cannot read one of a few thousand digits."""
 _OWN_OPTION = {
     "name": "use --name",
     "version": "use --version or --local",
@@ -122,7 +130,14 @@ def value_faults(field: str, value: str) -> list[str]:
     except (ValueError, RecursionError) as error:
         # A number of thousands of digits, a marker of thousands of parentheses: no installer reads it either.
         return [f"{field}: {shown!r} cannot be read ({type(error).__name__})"]
+    if field.lower() in _SPECIFIERS and "@" not in value and has_huge_number(value):
+        return [f"{field}: {shown!r} holds a number of over 19 digits, which uv refuses"]
     return []
+
+
+def has_huge_number(text: str) -> bool:
+    """Whether a version holds a number that no tool but Python itself can hold."""
+    return _HUGE.search(text) is not None
 
 
 def whole_faults(data: bytes) -> list[str]:
@@ -143,7 +158,10 @@ def whole_faults(data: bytes) -> list[str]:
         faults += [
             shorten(str(error).replace("{field}", repr(error.field)), 400)
             for error in group.exceptions
-            if isinstance(error, InvalidMetadata) and error.field not in ("metadata-version", "name", "version")
+            if isinstance(error, InvalidMetadata)
+            and error.field not in ("metadata-version", "name", "version")
+            # setuptools wrote it before 2.4 had it, and twine leaves it out.
+            and not (error.field == "license-file" and "introduced" in str(error))
         ]
     except (ValueError, RecursionError) as error:
         faults.append(f"it cannot be read ({type(error).__name__})")

@@ -190,6 +190,12 @@ def check_value(name: str, value: str) -> None:
         raise EditError(f"{name}: {value!r} is not valid Unicode") from None
 
 
+def line_break(value: str) -> str | None:
+    """The first character of ``value`` at which some reader ends a line, folds and tabs left out."""
+    match = _BREAKS.search(value.replace("\r\n", " ").replace("\n", " "))
+    return match[0] if match else None
+
+
 def _shorten(line: bytes) -> str:
     text = line[:300].decode(errors="replace").rstrip("\r\n")
     return text if len(text) <= 60 else text[:57] + "..."

@@ -26,6 +26,8 @@ MAX_FIELDS = 200_000
 """Headers of METADATA or WHEEL."""
 MAX_SMALL = 1 << 20
 """Bytes of entry_points.txt, variant.json and the like."""
+MAX_SBOM = 8 << 20
+"""Bytes of one SBOM."""
 MAX_FINDINGS = 10_000
 """Findings of one code in one part of a file; of further ones only the number is told."""
 MAX_VALUE = 100_000
@@ -42,7 +44,7 @@ class Limits(NamedTuple):
         record: bytes of RECORD.
         rows: lines of RECORD.
         unpacked: bytes that an sdist inflates to; a wheel's are bounded by what its headers say.
-        ratio: how many times its own size a wheel may inflate to before ``hashes`` reads it
+        ratio: how many times its own size a wheel may inflate to before ``--hashes`` reads it
             (what it inflates to within 1 GiB is always read).
 
     >>> Limits(members=1_000_000).members

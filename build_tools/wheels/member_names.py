@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 
 from build_tools.wheels.finding import Finding, Findings
 from build_tools.wheels.limits import MAX_DEPTH, MAX_NAME, MAX_PART
@@ -14,8 +14,6 @@ _ABSOLUTE = re.compile(r"\A/|\A[A-Za-z]:|\\")
 _MAX_HOPS = 40
 _MAX_LINK_PARTS = 255
 _MAX_STEPS = 1000
-_MAX_MEMORY = 100_000
-"""Folders that are remembered as sound; deep names by the hundred thousand would fill the memory."""
 DATA_SCHEMES = ("purelib", "platlib", "headers", "scripts", "data")
 """The folders that ``.data`` may hold: each goes to its own place when the wheel is installed."""
 _INVISIBLE = {"Cf", "Co", "Cn"}
@@ -76,7 +74,7 @@ def check_names(names: Iterable[str]) -> list[Finding]:
     names = list(names)
     files = {name for name in names if not name.endswith("/")}
     folded: dict[str, str] = {}
-    sound: set[str] = set()
+    below = _below_files(names, files)
     for member in names:
         name = member.removesuffix("/")
         if is_unsafe(member):
@@ -88,15 +86,8 @@ def check_names(names: Iterable[str]) -> list[Finding]:
             find("zip-odd-name", f"installers refuse the name {member!r}", member)
         if member is not name and name in files:
             find("zip-name-conflict", "the name is a file and a folder", name)
-        for folder in _parents(name):
-            if folder in sound:
-                break
-            if folder in files:
-                find("zip-name-conflict", f"{folder} is a file, so nothing can stand below it", member)
-                break
-            if len(sound) == _MAX_MEMORY:
-                sound.clear()
-            sound.add(folder)
+        if name in below:
+            find("zip-name-conflict", f"{below[name]} is a file, so nothing can stand below it", member)
         fold = name.lower() if name.isascii() else unicodedata.normalize("NFC", name).casefold()
         if folded.setdefault(fold, name) != name:
             find("zip-case-collision", f"differs from {folded[fold]} by case alone", member)
@@ -140,8 +131,17 @@ def leaves_tree(name: str, links: Mapping[str, str]) -> bool:
     return True
 
 
-def _parents(name: str) -> Iterator[str]:
-    """The folders of ``name``, the nearest first."""
-    while (cut := name.rfind("/")) > 0:
-        name = name[:cut]
-        yield name
+def _below_files(names: list[str], files: set[str]) -> dict[str, str]:
+    """Each name that stands below a file, with that file.
+
+    In the order of their parts, what stands below a name follows it at once; to ask for every folder
+    of every name would take the square of their depth.
+    """
+    below: dict[str, str] = {}
+    file = "/"
+    for name in sorted((name.removesuffix("/") for name in names), key=lambda name: name.replace("/", "\0")):
+        if name.startswith(file):
+            below[name] = file[:-1]
+        elif name in files:
+            file = f"{name}/"
+    return below

@@ -24,6 +24,7 @@ from build_tools.wheels.deflate import Piece, deflate_files, file_blocks
 from build_tools.wheels.edit import WheelEdit, is_protected, pattern_regex, split_file
 from build_tools.wheels.header_edit import edit_metadata, edit_wheel
 from build_tools.wheels.headers import Headers
+from build_tools.wheels.limits import MAX_SBOM
 from build_tools.wheels.member_names import DATA_SCHEMES, check_names, is_data_path
 from build_tools.wheels.mended import Mended
 from build_tools.wheels.name import WheelName, parse_tag_set
@@ -119,7 +120,7 @@ class Rewrite:
             if member.name in self._gone or not member.name.endswith(".json"):
                 continue
             try:
-                before = self._wheel.archive.read(member, self._wheel.archive.limits.metadata)
+                before = self._wheel.archive.read(member, MAX_SBOM)
                 after = follow_sbom(before, identities(self._wheel.name, metadata), self.name, project)
             except WheelError as error:
                 self.notes.append(f"{member.name} stays as it is: {error.reason}")

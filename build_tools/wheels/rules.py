@@ -141,6 +141,7 @@ RULES: dict[str, Rule] = _table(
             "metadata-field-version", "CM", "a field stands under a Metadata-Version that knows it",
             "build it with a newer backend: a rewrite never changes Metadata-Version",
         ),
+        _warning("metadata-control", "CM", "no value holds a character at which some readers end a line", _HEADER),
         _error("license-file", "CM", "a License-File stands in .dist-info/licenses", _FILES),
         Rule("wheel-invalid", "BDF", "WHEEL is header lines with a known Wheel-Version", _HAND),
         Rule("wheel-tags", "BDF", "the Tag lines of WHEEL are the tags of the file name", _SYNC),
@@ -152,6 +153,7 @@ RULES: dict[str, Rule] = _table(
             "wheel-pure", "BDF", "a wheel for any platform holds no extension modules",
             "`te-wheel repack --platform-tag`, `--abi-tag` and `--python-tag` say what it runs on",
         ),
+        _warning("sbom", "BDF", "an SBOM is JSON and gives the wheel itself its own version", _FILES),
         # Variants
         _error(
             "variant-label", "PEP 825", "a label in the file name and variant.json come together and agree",

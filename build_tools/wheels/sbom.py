@@ -19,7 +19,7 @@ from build_tools.errors import EditError, FileError, ReleaseError, WheelError
 from build_tools.version import parse_version
 from build_tools.wheels.headers import Headers
 from build_tools.wheels.json_text import JsonPath, JsonString, read_strings, replace_strings
-from build_tools.wheels.limits import LIMITS
+from build_tools.wheels.limits import MAX_SBOM
 from build_tools.wheels.name import WheelName, normalize_name
 
 # Of CycloneDX, SPDX 2 and SPDX 3.
@@ -86,11 +86,11 @@ def check_sbom(file: Path) -> Path:
     """
     try:
         with file.open("rb") as stream:
-            data = stream.read(LIMITS.metadata + 1)
+            data = stream.read(MAX_SBOM + 1)
     except OSError as error:
         raise FileError.of("read", file, error) from error
-    if len(data) > LIMITS.metadata:
-        raise EditError(f"{str(file)!r} is larger than {LIMITS.metadata} bytes")
+    if len(data) > MAX_SBOM:
+        raise EditError(f"{str(file)!r} is larger than {MAX_SBOM} bytes")
     try:
         read_strings(data.decode())
         document = json.loads(data)

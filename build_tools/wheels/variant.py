@@ -66,6 +66,8 @@ def _property_faults(label: str, properties: object) -> Iterator[str]:
             right = isinstance(values, list) and values and all(isinstance(v, str) and _VALUE.match(v) for v in values)
             if not _FEATURE.match(feature) or not right:
                 yield f"{shown}: {namespace} :: {shorten(feature, 60)} is no list of values of a-z, 0-9, '_' and '.'"
+            elif len(set(values)) < len(values):
+                yield f"{shown}: {namespace} :: {shorten(feature, 60)} has a value twice"
 
 
 def _priority_faults(priorities: object, namespaces: list[str]) -> Iterator[str]:
@@ -73,7 +75,9 @@ def _priority_faults(priorities: object, namespaces: list[str]) -> Iterator[str]
         yield "'default-priorities' is no object"
         return
     order = priorities.get("namespace")
-    if not isinstance(order, list) or not all(isinstance(name, str) for name in order):
-        yield "'default-priorities' has no list 'namespace'"
+    if not isinstance(order, list) or not all(isinstance(name, str) and _FEATURE.match(name) for name in order):
+        yield "'default-priorities' has no list 'namespace' of names of a-z, 0-9 and '_'"
+    elif len(set(order)) < len(order):
+        yield "'default-priorities' has a namespace twice"
     elif missing := [name for name in namespaces if name not in order]:
         yield f"'default-priorities' lacks the namespaces {shorten(', '.join(missing))}"

@@ -14,19 +14,13 @@ import tempfile
 from pathlib import Path
 
 from build_tools.wheels import WheelEdit, repack
-from build_tools.wheels.rules import RULES
+from build_tools.wheels.limits import LIMITS, Limits
+from build_tools.wheels.rules import RULES, SOURCES
 from tests.build_tools.wheel_factory import STORED, Archive, Member, make_wheel
 
 ROOT = Path(__file__).resolve().parents[2]
 README = ROOT / "README.md"
 _BLOCK = re.compile(r"(?<=```console\n).*?(?=```)", re.DOTALL)
-_CODES = re.compile(
-    r"(?<=<!-- finding codes: generated, a test compares -->\n).*?(?=<!-- end of finding codes -->)", re.DOTALL
-)
-_FEATURES = re.compile(
-    r"(?<=<!-- attention features: generated, a test compares -->\n).*?(?=<!-- end of attention features -->)",
-    re.DOTALL,
-)
 _SETUP = 'te-wheel() { "$PYTHON" -m build_tools "$@"; }\n'
 
 
@@ -36,12 +30,33 @@ def rendered() -> str:
         folder = Path(name)
         _prepare(folder)
         text = _BLOCK.sub(lambda block: _run(block[0], folder), README.read_text())
-    text = _CODES.sub(lambda _: codes_table(), text)
-    if importlib.util.find_spec("torch") is None:
-        return text  # the table of attention stays as it is
-    from tests.acceptance.attention_table import features_table
+    tables = {"finding codes": codes_table, "sources": sources_table, "limits": limits_table}
+    if importlib.util.find_spec("torch") is not None:  # else the table of attention stays as it is
+        from tests.acceptance.attention_table import features_table
 
-    return _FEATURES.sub(lambda _: features_table(), text)
+        tables["attention features"] = features_table
+    for name, table in tables.items():
+        marks = rf"(?<=<!-- {name}: generated, a test compares -->\n).*?(?=<!-- end of {name} -->)"
+        made = table()
+        text = re.sub(marks, lambda _, made=made: made, text, count=1, flags=re.DOTALL)  # type: ignore[misc]
+    return text
+
+
+def sources_table() -> str:
+    """Where rules come from."""
+    rows = ["| source | title |", "|---|---|"]
+    for source, (title, address) in SOURCES.items():
+        rows.append(f"| {source} | {f'[{title}]({address})' if address else title} |")
+    return "\n".join(rows) + "\n"
+
+
+def limits_table() -> str:
+    """How much is read at most, and what `--limit` calls it."""
+    text = dict(re.findall(r"^ {8}(\w+): (.*?)(?=^ {8}\w+: |\n\n)", Limits.__doc__ or "", re.DOTALL | re.MULTILINE))
+    rows = ["| limit | default | of |", "|---|---|---|"]
+    for name, default in LIMITS._asdict().items():
+        rows.append(f"| `{name}` | {default:,} | {' '.join(text[name].split()).rstrip('.').replace('``', '`')} |")
+    return "\n".join(rows) + "\n"
 
 
 def codes_table() -> str:

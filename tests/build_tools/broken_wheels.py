@@ -40,6 +40,7 @@ class Broken:
         make: makes it in a folder.
         named: what a message must hold besides the code: the member, the texts that disagree.
         hashes: the defect shows only when the data is read (``--hashes``).
+        pypi: only PyPI refuses it (``--pypi``).
     """
 
     id: str
@@ -47,10 +48,26 @@ class Broken:
     make: Callable[[Path], Path]
     named: tuple[str, ...] = ()
     hashes: bool = False
+    pypi: bool = False
+
+    @property
+    def options(self) -> dict[str, bool]:
+        """The arguments of a check that shows the defect."""
+        return {"hashes": self.hashes, "pypi": self.pypi}
+
+    @property
+    def flags(self) -> list[str]:
+        """The options of the command line that show it."""
+        return [f"--{option}" for option, on in self.options.items() if on]
 
 
-def _wheel(id: str, code: str, *named: str, hashes: bool = False, **description: Any) -> Broken:
-    return Broken(id, code, lambda folder: make_wheel(folder, **description), named, hashes)
+def broken_wheel(
+    id: str, code: str, *named: str, hashes: bool = False, pypi: bool = False, **description: Any
+) -> Broken:
+    return Broken(id, code, lambda folder: make_wheel(folder, **description), named, hashes, pypi)
+
+
+_wheel = broken_wheel
 
 
 def _file(id: str, code: str, content: bytes, *named: str) -> Broken:

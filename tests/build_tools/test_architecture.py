@@ -48,11 +48,12 @@ build_tools.wheels.entry_points
 build_tools.wheels.variant
 build_tools.wheels.check_metadata
 build_tools.wheels.check_tree
+build_tools.wheels.json_text
+build_tools.wheels.sbom
+build_tools.wheels.check_sbom
 build_tools.wheels.check_hashes
 build_tools.wheels.check_pypi
 build_tools.wheels.check
-build_tools.wheels.json_text
-build_tools.wheels.sbom
 build_tools.wheels.edit
 build_tools.wheels.change
 build_tools.wheels.header_edit

@@ -8,23 +8,39 @@ from pathlib import Path
 
 import pytest
 
-from build_tools.wheels import check_wheel
+from build_tools.check_sdist import check_sdist, is_sdist
+from build_tools.wheels import Finding, check_wheel
 from build_tools.wheels.rules import RULES, Severity
-from tests.build_tools.broken_wheels import BROKEN, INFO, MANY_RECORD_FAULTS, Broken
+from tests.build_tools.broken_contents import CONTENTS, REFUSED_BY_PYPI, RIGHT_SBOM
+from tests.build_tools.broken_sdists import SDISTS
+from tests.build_tools.broken_wheels import BROKEN as WHEELS
+from tests.build_tools.broken_wheels import INFO, MANY_RECORD_FAULTS, Broken
 from tests.build_tools.command_line import te_wheel
 from tests.build_tools.rewrite_cases import CASES
 from tests.build_tools.wheel_factory import PACKAGE, make_wheel, metadata_text, record_text
 
+BROKEN = [*WHEELS, *CONTENTS, *REFUSED_BY_PYPI, *SDISTS]
+
 every_defect = pytest.mark.parametrize("broken", BROKEN, ids=[broken.id for broken in BROKEN])
 
 
-def test_every_rule_has_a_wheel_that_breaks_it() -> None:
+def check(path: Path, *, hashes: bool = False, pypi: bool = False) -> list[Finding]:
+    return check_sdist(path, pypi=pypi) if is_sdist(path) else check_wheel(path, hashes=hashes, pypi=pypi)
+
+
+def test_every_rule_has_a_file_that_breaks_it() -> None:
     assert {broken.code for broken in BROKEN} == set(RULES)
+
+
+def test_every_rule_says_where_it_stands_and_what_mends_a_breach() -> None:
+    for rule in RULES.values():
+        assert rule.hint, rule.code
+        assert rule.specification, rule.code
 
 
 @every_defect
 def test_a_defect_is_found_under_its_code_with_the_member_named(broken: Broken, tmp_path: Path) -> None:
-    findings = check_wheel(broken.make(tmp_path), hashes=broken.hashes)
+    findings = check(broken.make(tmp_path), **broken.options)
     found = [str(finding) for finding in findings if finding.code == broken.code]
     assert found, [str(finding) for finding in findings]
     for text in broken.named:
@@ -34,30 +50,33 @@ def test_a_defect_is_found_under_its_code_with_the_member_named(broken: Broken, 
 @every_defect
 def test_the_command_tells_the_same_and_fails_on_errors_alone(broken: Broken, tmp_path: Path) -> None:
     wheel = broken.make(tmp_path)
-    flags = ["--hashes"] if broken.hashes else []
+    flags = broken.flags
     outcome = te_wheel("check", wheel, "--json", *flags)
     (report,) = outcome.json
     assert report["path"] == str(wheel)
     findings = report["findings"]
-    assert all({"code", "severity", "message", "member", "rule"} <= set(finding) for finding in findings)
+    keys = {"code", "severity", "message", "member", "rule", "specification", "hint"}
+    assert all(set(finding) == keys for finding in findings)
     assert broken.code in {finding["code"] for finding in findings}
     assert all(finding["severity"] == RULES[finding["code"]].severity for finding in findings)
     errors = any(finding["severity"] == "error" for finding in findings)
     assert outcome.code == (1 if errors else 0)
     assert errors or RULES[broken.code].severity is Severity.WARNING
     assert te_wheel("check", wheel, "--strict", *flags).code == 1
-    assert broken.code in te_wheel("check", wheel, *flags).out
+    plain = te_wheel("check", wheel, *flags)
+    assert broken.code in plain.out
+    assert f"{broken.code}" in "".join(line for line in plain.err.splitlines() if line.startswith("hint: "))
 
 
-@pytest.mark.parametrize("broken", [b for b in BROKEN if b.hashes], ids=[b.id for b in BROKEN if b.hashes])
-def test_digests_and_crcs_are_read_only_when_asked_for(broken: Broken, tmp_path: Path) -> None:
-    assert broken.code not in {finding.code for finding in check_wheel(broken.make(tmp_path))}
+@pytest.mark.parametrize("broken", [b for b in BROKEN if b.flags], ids=[b.id for b in BROKEN if b.flags])
+def test_what_is_found_only_when_asked_for_is_not_found_else(broken: Broken, tmp_path: Path) -> None:
+    assert broken.code not in {finding.code for finding in check(broken.make(tmp_path))}
 
 
 def test_the_plain_wheel_has_no_finding_at_all(tmp_path: Path) -> None:
     wheel = make_wheel(tmp_path)
-    assert check_wheel(wheel, hashes=True) == []
-    assert te_wheel("check", wheel, "--strict", "--hashes").code == 0
+    assert check_wheel(wheel, hashes=True, pypi=True) == []
+    assert te_wheel("check", wheel, "--strict", "--hashes", "--pypi").code == 0
     assert te_wheel("check", wheel, "--json").json == [{"path": str(wheel), "findings": []}]
 
 
@@ -113,6 +132,16 @@ def test_faults_of_every_part_are_found_in_one_run(tmp_path: Path) -> None:
         "wheel-tags",
         "record-missing-row",
     }
+
+
+def test_an_sbom_of_the_wheel_and_of_others_has_no_finding(tmp_path: Path) -> None:
+    import json
+
+    assert check_wheel(make_wheel(tmp_path, dist_info_files={"sboms/x.cdx.json": json.dumps(RIGHT_SBOM)})) == []
+
+
+def test_a_folded_value_is_no_break_of_a_line(tmp_path: Path) -> None:
+    assert check_wheel(make_wheel(tmp_path, headers=["License: a", "\tb", "  c"])) == []
 
 
 def test_a_header_of_the_description_is_no_header(tmp_path: Path) -> None:

@@ -55,7 +55,7 @@ def test_the_folder_is_named_by_the_stem_and_packs_to_the_normal_name(case: Case
         assert bool(new[name].mode & 0o111) == bool(old[name].mode & 0o111), name
         if not name.endswith("/RECORD"):
             assert new[name].data == old[name].data, name
-    assert check_wheel(packed, hashes=True) == [f for f in check_wheel(packed) if f.code == "zip-symlink"]
+    assert {finding.code for finding in check_wheel(packed, hashes=True)} <= {"zip-symlink", "zip-reserved-name"}
 
 
 @pytest.mark.parametrize(("raw", "canonical"), ACCEPTED)
