@@ -15,6 +15,7 @@ Source: the zigzag partition of Transformer Engine's THD format; the reports in 
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import SupportsIndex
 
 import torch
@@ -251,7 +252,7 @@ def check_slots(slot_offsets: tuple[int, ...], cp_size: int, name: str) -> None:
     faults = [
         f"{name}: the slot of sequence {i} has {end - begin} rows, expected a multiple of {multiple}, twice the "
         f"{cp_size} rank{'' if cp_size == 1 else 's'}"
-        for i, (begin, end) in enumerate(zip(slot_offsets, slot_offsets[1:], strict=False))
+        for i, (begin, end) in enumerate(pairwise(slot_offsets))
         if (end - begin) % multiple
     ]
     faults[0] += f"; hint: pad each sequence, as with layout.padded_to({multiple})"
