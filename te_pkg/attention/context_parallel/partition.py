@@ -68,7 +68,7 @@ def partition_indices(cu_seqlens_padded: torch.Tensor, cp_size: SupportsIndex, c
         inside = local - begin // size
         chunk = (cu_seqlens_padded.diff() // (2 * size))[slots]
         # The second half begins at chunk `2 * size - 1 - rank`, and `inside` has counted one chunk already.
-        return begin + inside + chunk * torch.where(inside < chunk, rank, 2 * size - 2 - rank)
+        return begin + inside + rank * chunk + (2 * size - 2 - 2 * rank) * (chunk * (inside >= chunk))
 
 
 def inverse_partition_indices(cu_seqlens_padded: torch.Tensor, cp_size: SupportsIndex) -> torch.Tensor:
