@@ -121,7 +121,8 @@ class _ContextParallel(torch.autograd.Function):
         call: int | None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         rows, rows_kv = request.queries.rows, request.keys.rows
-        out, lse = METHODS[method].forward(request, q[:rows], k[:rows_kv], v[:rows_kv])
+        with torch.autocast(q.device.type, enabled=False):
+            out, lse = METHODS[method].forward(request, q[:rows], k[:rows_kv], v[:rows_kv])
         ctx.set_materialize_grads(False)
         ctx.request, ctx.method, ctx.call = request, method, call
         ctx.save_for_backward(q, k, v, out, lse)
@@ -143,7 +144,8 @@ class _ContextParallel(torch.autograd.Function):
         rows, rows_kv = request.queries.rows, request.keys.rows
         d_out = torch.zeros_like(out) if d_out is None else d_out[:rows]
         saved = Saved(q[:rows], out, lse, d_out, None if d_lse is None else d_lse[:, :rows])
-        parts = METHODS[ctx.method].backward(request, saved, k[:rows_kv], v[:rows_kv])
+        with torch.autocast(q.device.type, enabled=False):
+            parts = METHODS[ctx.method].backward(request, saved, k[:rows_kv], v[:rows_kv])
         gradients = (
             _placed(part, x) if wanted else None
             for part, x, wanted in zip(parts, (q, k, v), ctx.needs_input_grad[:3], strict=True)

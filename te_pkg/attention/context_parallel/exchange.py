@@ -6,9 +6,11 @@ with the timeout of the group.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import contextlib
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from datetime import timedelta
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -16,6 +18,8 @@ import torch.distributed as dist
 from te_pkg.attention.errors import ArgumentError, ArgumentTypeError, AttentionError
 
 __all__ = ["OnTheWay", "RankError", "Ranks"]
+
+_A_MOMENT = timedelta(seconds=1)
 
 
 class RankError(AttentionError, RuntimeError):
@@ -37,10 +41,9 @@ class RankError(AttentionError, RuntimeError):
 class OnTheWay:
     """What comes from the rank before while other work is done."""
 
-    def __init__(self, received: torch.Tensor, sent: torch.Tensor, works: list[Any], before: int, after: int) -> None:
+    def __init__(self, received: torch.Tensor, sent: torch.Tensor, works: list[_Work]) -> None:
         self._received, self._works = received, works
         self._sent = sent  # must live until it has been sent
-        self._before, self._after = before, after
 
     def wait(self) -> torch.Tensor:
         """What came.
@@ -48,9 +51,17 @@ class OnTheWay:
         Raises:
             RankError: a ``RuntimeError``; it did not come, or what was to be passed on did not go.
         """
-        neighbours = {self._before, self._after}
-        _complete((work.wait for work in self._works), neighbours, "keys and values did not pass")
+        for work in self._works:
+            with _named(work.ranks, "the ring is broken"):
+                work.wait()
         return self._received
+
+
+class _Work(NamedTuple):
+    """A message under way, and the ranks that may be to blame if it does not arrive."""
+
+    wait: Callable[..., Any]
+    ranks: list[int]
 
 
 @dataclass(frozen=True)
@@ -106,21 +117,44 @@ class Ranks:
         mine = record.to(place)
         records = mine.new_empty((self.size, *record.shape))
         records[self.rank] = mine
-        others = [rank for rank in range(self.size) if rank != self.rank]
-        operations = [self._operation(dist.irecv, records[rank], rank) for rank in others]
-        operations += [self._operation(dist.isend, mine, rank) for rank in others]
-        peers = others * 2
-        works = self._start(operations, set(others))
-        for i, work in enumerate(works):
-            _complete([work.wait], {peers[i]} if len(works) == len(peers) else set(others), "the ranks do not meet")
-        return records.cpu()
+        receiving, sending, lost = [], [], dict[int, RuntimeError]()
+        others = self._others()
+        if place.type != "cpu":
+            pairs = [
+                (what, x, rank) for rank in others for what, x in ((dist.irecv, records[rank]), (dist.isend, mine))
+            ]
+            for work in self._start(pairs):
+                with _named(work.ranks, "the ranks did not meet"):
+                    work.wait()
+            return records.cpu()
+        for rank in others:
+            try:
+                receiving += self._start([(dist.irecv, records[rank], rank)])
+                sending += self._start([(dist.isend, mine, rank)])
+            except RankError as error:
+                lost[rank] = error
+        for work in receiving:
+            if not lost:
+                try:
+                    work.wait()
+                except RuntimeError as error:
+                    lost[work.ranks[0]] = error
+        # Of the lost ones too all others must learn, and not wait for this rank instead.
+        for work in sending:
+            with contextlib.suppress(RuntimeError):
+                work.wait(*([_A_MOMENT] if lost else []))
+        if lost:
+            first = next(iter(lost.values()))
+            cause = first.__cause__ if isinstance(first, RankError) else first
+            raise _rank_error(list(lost), "the ranks did not meet", cause) from cause
+        return records
 
     def pass_on(self, buffer: torch.Tensor) -> OnTheWay:
         """Send to the next rank, receive as much from the one before, and do not wait."""
         before, after = (self.rank - 1) % self.size, (self.rank + 1) % self.size
         received = torch.empty_like(buffer)
-        operations = [self._operation(dist.isend, buffer, after), self._operation(dist.irecv, received, before)]
-        return OnTheWay(received, buffer, self._start(operations, {before, after}), before, after)
+        works = self._start([(dist.isend, buffer, after), (dist.irecv, received, before)])
+        return OnTheWay(received, buffer, works)
 
     def gather(self, shard: torch.Tensor) -> torch.Tensor:
         """``[n]`` of every rank: ``[c, n]``."""
@@ -129,8 +163,8 @@ class Ranks:
             return everything.copy_(shard)
         # The name before torch 2.13 warns from then on.
         gather: Callable[..., Any] = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
-        others = set(range(self.size)) - {self.rank}
-        _complete([lambda: gather(everything.flatten(), shard, group=self.group)], others, "the gathering failed")
+        with _named(self._others(), "keys and values could not be gathered"):
+            gather(everything.flatten(), shard, group=self.group)
         return everything
 
     def trade(self, parts: torch.Tensor) -> torch.Tensor:
@@ -139,18 +173,29 @@ class Ranks:
             return parts
         parts = parts.contiguous()
         received = torch.empty_like(parts)
-        others = set(range(self.size)) - {self.rank}
-        _complete([lambda: dist.all_to_all_single(received, parts, group=self.group)], others, "the all-to-all failed")
+        with _named(self._others(), "rows and heads could not be traded"):
+            dist.all_to_all_single(received, parts, group=self.group)
         return received
 
-    def _operation(self, what: Callable[..., Any], tensor: torch.Tensor, rank: int) -> dist.P2POp:
-        peer = rank if self.group is None else dist.get_global_rank(self.group, rank)
-        return dist.P2POp(what, tensor, peer, self.group)
+    def _others(self) -> list[int]:
+        return [rank for rank in range(self.size) if rank != self.rank]
 
-    def _start(self, operations: list[dist.P2POp], ranks: set[int]) -> list[Any]:
-        works: list[Any] = []
-        _complete([lambda: works.extend(dist.batch_isend_irecv(operations))], ranks, "nothing can be sent")
-        return works
+    def _start(self, messages: list[tuple[Callable[..., Any], torch.Tensor, int]]) -> list[_Work]:
+        """Begin to send and to receive."""
+        peers = [rank if self.group is None else dist.get_global_rank(self.group, rank) for *_, rank in messages]
+        if messages[0][1].device.type == "cpu":
+            works = []
+            for (what, tensor, rank), peer in zip(messages, peers, strict=True):
+                with _named([rank], "nothing can be sent"):
+                    works.append(_Work(what(tensor, peer, self.group).wait, [rank]))
+            return works
+        # In one batch, because a device runs them in order, and two ranks that both send first would wait for ever.
+        ranks = sorted({rank for *_, rank in messages})
+        operations = [
+            dist.P2POp(what, tensor, peer, self.group) for (what, tensor, _), peer in zip(messages, peers, strict=True)
+        ]
+        with _named(ranks, "nothing can be sent"):
+            return [_Work(work.wait, ranks) for work in dist.batch_isend_irecv(operations)]
 
     def _place_to_talk(self) -> torch.device:
         if "cpu:" in str(dist.get_backend_config(self.group)):
@@ -158,18 +203,18 @@ class Ranks:
         return torch.device("cuda", torch.cuda.current_device())
 
 
-def _complete(waits: Iterable[Callable[[], Any]], ranks: set[int], what: str) -> None:
+@contextlib.contextmanager
+def _named(ranks: list[int], what: str) -> Iterator[None]:
     """Torch's errors tell no rank."""
     try:
-        for wait in waits:
-            wait()
+        yield
+    except RankError:
+        raise
     except RuntimeError as error:
-        names = " or ".join(f"rank {rank}" for rank in sorted(ranks))
-        raise RankError(
-            sorted(ranks),
-            [f"{what}: {names} failed, or did not answer in time ({_first_line(error)}); hint: see its own error"],
-        ) from error
+        raise _rank_error(ranks, what, error) from error
 
 
-def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]
+def _rank_error(ranks: list[int], what: str, cause: BaseException | None) -> RankError:
+    names = " or ".join(f"rank {rank}" for rank in ranks)
+    why = (str(cause).splitlines() or [type(cause).__name__])[0]
+    return RankError(ranks, [f"{what}: {names} failed, or did not answer in time ({why}); hint: see its own error"])

@@ -126,7 +126,7 @@ def rank_cu_seqlens(layout: PackedLayout, cp_size: SupportsIndex) -> torch.Tenso
     with ordinary():
         halves = _half_lengths(layout, size)
         offsets = torch.empty((size, 2, layout.num_sequences + 1), dtype=torch.int32, device=layout.device)
-        offsets[:, 0, 0] = 0
+        offsets[:, 0, 0].zero_()
         torch.cumsum(halves[:, 0] + halves[:, 1], -1, dtype=torch.int32, out=offsets[:, 0, 1:])
         offsets[:, 1] = layout.cu_seqlens_padded // size
         return offsets

@@ -5,15 +5,13 @@
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from types import ModuleType
-from typing import Any
 
 import torch
 
+from te_pkg.attention.attention_checks import check_arguments
 from te_pkg.attention.backends import choose
 from te_pkg.attention.buffer_checks import check_tensor
 from te_pkg.attention.context_parallel.agreement import Fact
@@ -27,8 +25,6 @@ from te_pkg.attention.masks import diagonal_bounds
 
 __all__ = ["Options", "Request", "next_call"]
 
-_DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
-_ALIGNMENTS = ("top_left", "bottom_right")
 _calls: defaultdict[str, int] = defaultdict(int)
 
 
@@ -49,20 +45,6 @@ class Options:
     scale: float | None
     softcap: float | None
     backend: str | None
-
-    def faults(self, methods: Sequence[str]) -> list[str]:
-        """What cannot be meant."""
-        faults = []
-        if self.method not in methods:
-            faults.append(f"method is {self.method!r}, expected one of {', '.join(map(repr, methods))}")
-        if self.align not in _ALIGNMENTS:
-            faults.append(f"align is {self.align!r}, expected one of {', '.join(map(repr, _ALIGNMENTS))}")
-        for name, number in (("scale", self.scale), ("softcap", self.softcap)):
-            if number is not None and not _is_number(number):
-                faults.append(f"{name} is {number!r}, expected a finite number or None")
-        if self.softcap is not None and _is_number(self.softcap) and self.softcap <= 0:
-            faults.append(f"softcap is {self.softcap!r}, expected more than 0")
-        return faults
 
 
 @dataclass(frozen=True)
@@ -106,23 +88,14 @@ class Request:
         for name, given in (("layout", layout), ("layout_kv", layout if layout_kv is None else layout_kv)):
             if not isinstance(given, PackedLayout):
                 raise ArgumentTypeError(f"{name} must be a PackedLayout, got {given!r}")
-        faults = options.faults(tuple(methods))
-        if faults:
-            raise ArgumentError("\n".join(faults))
-        left, right = diagonal_bounds(options.causal, options.window)
-        faults = _shape_faults(q, k, v)
-        if not faults:
-            faults += methods[options.method].why_not(q.shape[1], k.shape[1], ranks.size)
+        if options.method not in tuple(methods):
+            raise ArgumentError(f"method is {options.method!r}, expected one of {', '.join(map(repr, methods))}")
         queries = Shards.of(layout, ranks.size)
-        keys = queries
-        if layout_kv is not None and layout_kv is not layout:
-            keys = Shards.of(layout_kv, ranks.size, "layout_kv")
-            if len(keys.lengths) != len(queries.lengths):
-                faults.append(
-                    f"layout_kv has {len(keys.lengths)} sequences, expected {len(queries.lengths)} as the queries"
-                )
-        for name, x, shards in (("q", q, queries), ("k", k, keys), ("v", v, keys)):
-            faults += _row_faults(name, x, shards)
+        keys = queries if layout_kv is None or layout_kv is layout else Shards.of(layout_kv, ranks.size, "layout_kv")
+        _check(ranks, q, k, v, queries, keys, options)
+        left, right = diagonal_bounds(options.causal, options.window)
+        method = methods[options.method]
+        faults = method.why_not(q.shape[1], k.shape[1], ranks.size)
         if faults:
             raise LayoutError(faults)
         is_self = keys.lengths == queries.lengths and keys.chunks == queries.chunks
@@ -130,9 +103,9 @@ class Request:
         if options.align == "bottom_right":
             diagonals = tuple(n_kv - n for n, n_kv in zip(queries.lengths, keys.lengths, strict=True))
         scale = q.shape[2] ** -0.5 if options.scale is None else float(options.scale)
-        band = Band(left, right, diagonals, scale, options.softcap, is_self)
+        softcap = None if options.softcap is None else float(options.softcap)
+        band = Band(left, right, diagonals, scale, softcap, is_self)
         request = cls(ranks, queries, keys, band)
-        method = methods[options.method]
         split = ranks.size if options.method == "a2a" else 1
         tasks = tuple(
             tuple(_served(block, q, k, v, split, options.backend) for block in step) for step in method.plan(request)
@@ -142,7 +115,7 @@ class Request:
     def facts(self, options: Options, **others: Fact) -> dict[str, Fact]:
         """What all ranks must have alike."""
         sides = {"layout": self.queries}
-        if self.keys is not self.queries:
+        if not self.band.is_self:
             sides["layout_kv"] = self.keys
         facts: dict[str, Fact] = {
             "method": options.method,
@@ -150,7 +123,7 @@ class Request:
             "align": options.align,
             "window": None if options.window is None else list(map(int, options.window)),
             "scale": self.band.scale,
-            "softcap": options.softcap,
+            "softcap": self.band.softcap,
             **others,
         }
         for name, shards in sides.items():
@@ -173,43 +146,31 @@ def _served(block: Block, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, spl
     return Task(block, choose(block.problem, like_q, like_k, like_v, backend))
 
 
-def _shape_faults(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> list[str]:
-    faults = [
-        f"{name} is {x.ndim}-D with shape {list(x.shape)}, expected 3-D [t, {heads}, d]"
-        for name, x, heads in (("q", q, "h"), ("k", k, "h_kv"), ("v", v, "h_kv"))
-        if x.ndim != 3
-    ]
-    if q.dtype not in _DTYPES:
-        names = ", ".join(str(dtype).removeprefix("torch.") for dtype in _DTYPES)
-        faults.append(f"q is {q.dtype}, expected one of {names}")
-    for name, x in (("k", k), ("v", v)):
-        if x.dtype != q.dtype:
-            faults.append(f"{name} is {x.dtype}, expected {q.dtype} as q")
-    if faults:
-        return faults
-    if k.shape[2] != q.shape[2]:
-        faults.append(f"k has heads of size {k.shape[2]}, expected {q.shape[2]} as q")
-    if q.shape[2] == 0:
-        faults.append("q has heads of size 0, expected at least 1")
-    if v.shape[:2] != k.shape[:2]:
-        faults.append(f"v has {v.shape[0]} rows of {v.shape[1]} heads, expected {k.shape[0]} of {k.shape[1]} as k")
-    if k.shape[1] == 0 or q.shape[1] % k.shape[1]:
-        faults.append(f"q has {q.shape[1]} heads, expected a multiple of {k.shape[1]}, the heads of k")
-    return faults
-
-
-def _row_faults(name: str, x: torch.Tensor, shards: Shards) -> list[str]:
+def _check(
+    ranks: Ranks, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, queries: Shards, keys: Shards, options: Options
+) -> None:
+    """As on one process, but for the rows: a shard may have more than its slots."""
     faults = []
-    if x.ndim and x.shape[0] < shards.rows:
-        end, size = shards.rows * shards.cp_size, shards.cp_size
-        faults.append(
-            f"{name} has {x.shape[0]} rows, expected at least {shards.rows}, which is the share of one of {size} ranks "
-            f"in slots that end at row {end}"
-        )
-    if x.device != shards.layout.device:
-        faults.append(f"{name} is on {x.device}, expected {shards.layout.device} as its layout")
-    return faults
+    for name, x, shards in (("q", q, queries), ("k", k, keys), ("v", v, keys)):
+        if x.ndim and x.shape[0] < shards.rows:
+            faults.append(
+                f"{name} has {x.shape[0]} rows, expected at least {shards.rows}, the share of one of {ranks.size} "
+                f"ranks in slots that end at row {shards.rows * ranks.size}"
+            )
+    here = queries.whole(ranks.rank).layout
+    there = here if keys is queries else keys.whole(ranks.rank).layout
+    fitting_q, fitting_k, fitting_v = _fitting(q, queries.rows), _fitting(k, keys.rows), _fitting(v, keys.rows)
+    align, window, scale, softcap = options.align, options.window, options.scale, options.softcap
+    try:
+        check_arguments(fitting_q, fitting_k, fitting_v, here, there, align, window, scale, softcap, 0.0, None)
+    except LayoutError as error:
+        faults += error.faults
+    if faults:
+        raise LayoutError(faults)
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+def _fitting(x: torch.Tensor, rows: int) -> torch.Tensor:
+    """As if there were neither spare rows nor missing ones."""
+    if x.ndim == 0 or x.shape[0] >= rows:
+        return x[:rows] if x.ndim else x
+    return x.new_empty(1).expand(rows, *x.shape[1:])

@@ -137,7 +137,7 @@ def _work(end: Connection, rank: int, size: int, meeting: str, timeout: float) -
         # in the whole team.
         if size % part == 0:
             members = [list(range(first, first + part)) for first in range(0, size, part)]
-            groups = [dist.new_group(ranks) for ranks in members]
+            groups = [dist.new_group(ranks, timedelta(seconds=timeout)) for ranks in members]
             world.groups[part] = groups[rank // part]
     end.send(Answer())
     while True:
