@@ -15,6 +15,7 @@ Source: the zigzag partition of Transformer Engine's THD format; the reports in 
 
 from __future__ import annotations
 
+import math
 from itertools import pairwise
 from typing import SupportsIndex
 
@@ -124,10 +125,9 @@ def rank_cu_seqlens(layout: PackedLayout, cp_size: SupportsIndex) -> torch.Tenso
     """
     size = _check_layout(layout, cp_size)
     with ordinary():
-        halves = _half_lengths(layout, size)
-        offsets = torch.empty((size, 2, layout.num_sequences + 1), dtype=torch.int32, device=layout.device)
-        offsets[:, 0, 0].zero_()
-        torch.cumsum(halves[:, 0] + halves[:, 1], -1, dtype=torch.int32, out=offsets[:, 0, 1:])
+        first, second = _half_lengths(layout, size)
+        offsets = first.new_zeros((size, 2, layout.num_sequences + 1))
+        torch.cumsum(first.add_(second), 1, out=offsets[:, 0, 1:])
         offsets[:, 1] = layout.cu_seqlens_padded // size
         return offsets
 
@@ -151,7 +151,7 @@ def rank_half_lengths(layout: PackedLayout, cp_size: SupportsIndex) -> torch.Ten
     """
     size = _check_layout(layout, cp_size)
     with ordinary():
-        return _half_lengths(layout, size).transpose(1, 2).contiguous()
+        return torch.stack(_half_lengths(layout, size), -1)
 
 
 def get_cu_seqlens_on_cp_rank(
@@ -247,7 +247,7 @@ def check_slots(slot_offsets: tuple[int, ...], cp_size: int, name: str) -> None:
         LayoutError: a ``ValueError`` that names each of them.
     """
     multiple = 2 * cp_size
-    if not any(offset % multiple for offset in slot_offsets):
+    if math.gcd(*slot_offsets) % multiple == 0:
         return
     faults = [
         f"{name}: the slot of sequence {i} has {end - begin} rows, expected a multiple of {multiple}, twice the "
@@ -279,12 +279,12 @@ def _check_layout(layout: PackedLayout, cp_size: SupportsIndex) -> int:
     return size
 
 
-def _half_lengths(layout: PackedLayout, cp_size: int) -> torch.Tensor:
-    """int32 ``[c, 2, b]``, the lengths of both halves. No check."""
+def _half_lengths(layout: PackedLayout, cp_size: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """int32 ``[c, b]`` each, the lengths of the first halves and of the second ones. No check."""
     chunk = layout.cu_seqlens_padded.diff() // (2 * cp_size)
-    first = torch.arange(cp_size, dtype=torch.int32, device=layout.device)
-    held = torch.stack([first, 2 * cp_size - 1 - first], 1).unsqueeze(-1)
-    return (layout.cu_seqlens.diff() - held * chunk).clamp_(min=0).minimum(chunk)
+    nth = torch.arange(2 * cp_size, dtype=torch.int32, device=layout.device).unsqueeze(1)
+    held = torch.minimum((layout.cu_seqlens.diff() - nth * chunk).clamp_(min=0), chunk)
+    return held[:cp_size], held[cp_size:].flip(0)
 
 
 def _rank_faults(cu_seqlens: torch.Tensor, padded: torch.Tensor, cp_size: int) -> list[str]:

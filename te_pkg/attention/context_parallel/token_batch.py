@@ -10,13 +10,13 @@ from typing import SupportsIndex
 
 import torch
 
-from te_pkg.attention.buffer_checks import check_tensor
+from te_pkg.attention.buffer_checks import check_fill, check_tensor
 from te_pkg.attention.context_parallel.partition import partition_indices
 from te_pkg.attention.errors import ArgumentError, ArgumentTypeError, HostReadError, LayoutError
 from te_pkg.attention.kernels import Fill
-from te_pkg.attention.layout import PackedLayout
-from te_pkg.attention.offsets import integers, why_unreadable
-from te_pkg.attention.relayout import relayout
+from te_pkg.attention.layout_checks import CheckedOffsets, check_offsets
+from te_pkg.attention.length_checks import Slots, check_slots
+from te_pkg.attention.offsets import integers, ordinary, tensor_of, why_unreadable
 
 __all__ = ["generate_positional_ids_for_cp", "get_batch_on_this_cp_rank", "pad_thd_sequences_for_cp"]
 
@@ -52,25 +52,28 @@ def pad_thd_sequences_for_cp(
             sequence, or of a sequence that are not there, with both numbers.
         HostReadError: a ``RuntimeError``; the offsets may not be read now.
     """
-    source, target = _layouts(cu_seqlens, divisibility_factor)
-    faults, rows = [], []
-    for name, x in (("input_ids", input_ids), ("labels", labels)):
+    checked, slots = _slots(cu_seqlens, divisibility_factor)
+    end, faults, rows = checked.total_tokens, [], []
+    for name, x, fill in (("input_ids", input_ids, padding_token_id), ("labels", labels, padding_label_id)):
         check_tensor(name, x)
+        check_fill(fill, x.dtype)
         if x.ndim != 1 and not (x.ndim == 2 and x.shape[0] == 1):
             faults.append(f"{name} has shape {list(x.shape)}, expected [t] or [1, t]")
-        elif x.shape[-1] != source.total_tokens:
-            faults.append(f"{name} has {x.shape[-1]} rows, expected {source.total_tokens}, where cu_seqlens ends")
+        elif x.shape[-1] != end:
+            faults.append(f"{name} has {x.shape[-1]} rows, expected {end}, where cu_seqlens ends")
         if x.device != cu_seqlens.device:
             faults.append(f"{name} is on {x.device}, expected {cu_seqlens.device} as cu_seqlens")
-        rows.append(x.flatten())
+        rows.append((x.flatten(), fill))
     if faults:
         raise LayoutError(faults)
-    ids, tags = rows
-    return (
-        relayout(ids, source, target, fill=padding_token_id),
-        relayout(tags, source, target, fill=padding_label_id),
-        target.cu_seqlens_padded.to(cu_seqlens.dtype, copy=True),
-    )
+    with ordinary():
+        stored = tensor_of(slots, cu_seqlens.device)
+        # Where each row goes. Both move by it, in a third of the time that two moves of their own would take.
+        moved = torch.repeat_interleave((stored - checked.cu_seqlens)[:-1], checked.cu_seqlens.diff(), output_size=end)
+        places = moved.add_(torch.arange(end, dtype=torch.int32, device=moved.device)).long()
+        offsets = stored.to(cu_seqlens.dtype)
+    ids, tags = (x.new_full((slots[-1],), fill).scatter_(0, places, x) for x, fill in rows)
+    return ids, tags, offsets
 
 
 def generate_positional_ids_for_cp(
@@ -98,7 +101,11 @@ def generate_positional_ids_for_cp(
     """
     if not isinstance(dtype, torch.dtype):
         raise ArgumentTypeError(f"dtype must be a torch.dtype, got {dtype!r}")
-    return _layouts(cu_seqlens, divisibility_factor)[1].position_ids().to(dtype)
+    _, slots = _slots(cu_seqlens, divisibility_factor)
+    with ordinary():
+        stored = tensor_of(slots, cu_seqlens.device)
+        begins = torch.repeat_interleave(stored[:-1], stored.diff(), output_size=slots[-1])
+        return (torch.arange(slots[-1], dtype=torch.int32, device=stored.device) - begins).to(dtype)
 
 
 def get_batch_on_this_cp_rank(
@@ -166,8 +173,8 @@ def get_batch_on_this_cp_rank(
     return ids, labels, positions
 
 
-def _layouts(cu_seqlens: torch.Tensor, multiple: SupportsIndex) -> tuple[PackedLayout, PackedLayout]:
-    """The sequences without padding, and each padded to a multiple. One host sync."""
+def _slots(cu_seqlens: torch.Tensor, multiple: SupportsIndex) -> tuple[CheckedOffsets, tuple[int, ...]]:
+    """The offsets of sequences without padding, and where their slots begin on the host. One host sync."""
     (factor,) = integers(divisibility_factor=multiple)
     if isinstance(cu_seqlens, torch.Tensor):
         reason = why_unreadable(cu_seqlens)
@@ -175,7 +182,7 @@ def _layouts(cu_seqlens: torch.Tensor, multiple: SupportsIndex) -> tuple[PackedL
             raise HostReadError(
                 f"the values of cu_seqlens decide how many rows there are, and they cannot be read, because {reason}"
             )
-    source = PackedLayout.from_cu_seqlens(cu_seqlens)
+    checked = check_offsets(cu_seqlens, None, None, None)
     if factor < 1:
         raise LayoutError([f"divisibility_factor is {factor}, expected at least 1"])
-    return source, source.padded_to(factor)
+    return checked, check_slots(checked.lengths or (), Slots(factor), {})
