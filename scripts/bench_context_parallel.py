@@ -73,19 +73,31 @@ def merging() -> Iterator[Any]:
     for found, found_lse in (merge_attention(out, lse, block, block_lse), (total, total_lse)):
         agree("merging", found, expected)
         agree("merging", found_lse, expected_lse.squeeze(-1).T)
-    for name, ours in (
-        ("merge_attention_, in place", lambda: merge_attention_(total, total_lse, block, block_lse)),
-        ("merge_attention", lambda: merge_attention(out, lse, block, block_lse)),
-    ):
-        yield clock.Comparison(name, ours, out.clone, "clone of the output", 1.5, compared=False)
-        yield clock.Comparison(
-            name,
-            ours,
-            lambda: ring_flash_update(out, theirs_lse, block, block_lse),
-            "ring-flash-attention's formula",
-            1 / 4,
-            compared=False,
-        )
+    share = (block_lse - lse).sigmoid().T.contiguous().unsqueeze(-1)
+    yield clock.Comparison(
+        "merge_attention_",
+        lambda: merge_attention_(total, total_lse, block, block_lse),
+        out.clone,
+        "clone of the output",
+        1.5,
+        compared=False,
+    )
+    yield clock.Comparison(
+        "merge_attention_",
+        lambda: merge_attention_(total, total_lse, block, block_lse),
+        lambda: ring_flash_update(out, theirs_lse, block, block_lse),
+        "ring-flash-attention's formula",
+        1 / 4,
+        compared=False,
+    )
+    yield clock.Comparison(
+        "merge_attention",
+        lambda: merge_attention(out, lse, block, block_lse),
+        lambda: torch.lerp(out, block, share),
+        "lerp of both outputs, weights given",
+        1.5,
+        compared=False,
+    )
 
 
 def one_half(cu_seqlens: torch.Tensor, stored: torch.Tensor, nth: int) -> torch.Tensor:
