@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 
 from te_pkg.attention.context_parallel.blocks import Block, gathered_blocks
-from te_pkg.attention.context_parallel.partial import Attended, Saved, wide_dtype
+from te_pkg.attention.context_parallel.partial import Attended, Incoming, Kept, wide_dtype
 from te_pkg.attention.context_parallel.partition import inverse_partition_indices
 from te_pkg.attention.context_parallel.request import Request
 
@@ -27,26 +27,28 @@ def plan(request: Request) -> list[list[Block]]:
     return [gathered_blocks(request.band, request.queries, request.keys, request.ranks.rank)]
 
 
-def forward(request: Request, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Attention of a rank's shard and its log-sum-exp."""
+def forward(
+    request: Request, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor, Kept]:
+    """Attention of a rank's shard, its log-sum-exp, and what :func:`backward` needs."""
     attended = Attended(q, v.shape[2])
     all_k, all_v = _gather(request, k, v)
     for task in request.tasks[0]:
         attended.take(task, all_k, all_v)
-    return attended.result()
+    out, lse = attended.result()
+    return out, lse, Kept(q, k, v, out, lse)
 
 
 def backward(
-    request: Request, saved: Saved, k: torch.Tensor, v: torch.Tensor
+    request: Request, kept: Kept, d_out: torch.Tensor, d_lse: torch.Tensor | None
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Gradients of a rank's shards of queries, keys and values."""
-    wide = wide_dtype(saved.q.dtype)
+    q, k, v, *_ = kept
+    incoming, wide = Incoming(kept, d_out, d_lse), wide_dtype(q.dtype)
     all_k, all_v = _gather(request, k, v)
-    d_q, d_k, d_v = (
-        torch.zeros_like(x, dtype=wide, memory_format=torch.contiguous_format) for x in (saved.q, all_k, all_v)
-    )
+    d_q, d_k, d_v = (torch.zeros_like(x, dtype=wide, memory_format=torch.contiguous_format) for x in (q, all_k, all_v))
     for task in request.tasks[0]:
-        saved.add_gradients(task, all_k, all_v, d_q, d_k, d_v)
+        incoming.add_gradients(task, all_k, all_v, d_q, d_k, d_v)
     size, places = request.ranks.size, _places(request)
     shards = []
     for x in (d_k, d_v):

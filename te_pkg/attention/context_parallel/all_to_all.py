@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import torch
 
 from te_pkg.attention.context_parallel.blocks import Block, whole_block
-from te_pkg.attention.context_parallel.partial import Attended, Saved, wide_dtype
+from te_pkg.attention.context_parallel.partial import Attended, Incoming, Kept, wide_dtype
 from te_pkg.attention.context_parallel.partition import inverse_partition_indices
 from te_pkg.attention.context_parallel.request import Request
 
@@ -38,33 +38,37 @@ def plan(request: Request) -> list[list[Block]]:
     return [whole_block(request.band, request.queries, request.keys)]
 
 
-def forward(request: Request, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Attention of a rank's shard and its log-sum-exp."""
+def forward(
+    request: Request, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor | None, Kept]:
+    """Attention of a rank's shard, its log-sum-exp if that is wanted, and what :func:`backward` needs."""
     rows, rows_kv = _places(request)
     whole_q, whole_k, whole_v = _to_heads(request, (q, rows), (k, rows_kv), (v, rows_kv))
     attended = Attended(whole_q, v.shape[2])
     for task in request.tasks[0]:
         attended.take(task, whole_k, whole_v)
     out, lse = attended.result()
-    (out_shard,) = _to_rows(request, (out, rows))
+    kept = Kept(whole_q, whole_k, whole_v, out, lse)
+    (shard,) = _to_rows(request, (out, rows))
+    if not request.wants_lse:
+        return shard, None, kept
     (lse_shard,) = _to_rows(request, (lse.T.unsqueeze(-1), rows))
-    return out_shard, lse_shard.squeeze(-1).T
+    return shard, lse_shard.squeeze(-1).T, kept
 
 
 def backward(
-    request: Request, saved: Saved, k: torch.Tensor, v: torch.Tensor
+    request: Request, kept: Kept, d_out: torch.Tensor, d_lse: torch.Tensor | None
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Gradients of a rank's shards of queries, keys and values."""
     rows, rows_kv = _places(request)
-    q, k, v, d_out, out = _to_heads(
-        request, (saved.q, rows), (k, rows_kv), (v, rows_kv), (saved.d_out, rows), (saved.out, rows)
-    )
-    wanted = [saved.lse] if saved.d_lse is None else [saved.lse, saved.d_lse]
-    lse, *d_lse = (x.squeeze(-1).T for x in _to_heads(request, *((each.T.unsqueeze(-1), rows) for each in wanted)))
-    whole = Saved(q, out, lse, d_out, d_lse[0] if d_lse else None)
-    gradients = [torch.zeros_like(x, dtype=wide_dtype(q.dtype)) for x in (q, k, v)]
+    (whole_d_out,) = _to_heads(request, (d_out, rows))
+    whole_d_lse = None
+    if d_lse is not None:
+        whole_d_lse = _to_heads(request, (d_lse.T.unsqueeze(-1), rows))[0].squeeze(-1).T
+    incoming = Incoming(kept, whole_d_out, whole_d_lse)
+    gradients = [torch.zeros_like(x, dtype=wide_dtype(x.dtype)) for x in kept[:3]]
     for task in request.tasks[0]:
-        whole.add_gradients(task, k, v, *gradients)
+        incoming.add_gradients(task, kept.k, kept.v, *gradients)
     d_q, d_k, d_v = _to_rows(request, *zip(gradients, (rows, rows_kv, rows_kv), strict=True))
     return d_q, d_k, d_v
 

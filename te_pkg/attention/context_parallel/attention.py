@@ -12,7 +12,7 @@ from torch.autograd.function import once_differentiable
 from te_pkg.attention.context_parallel import all_gather, all_to_all, ring
 from te_pkg.attention.context_parallel.agreement import agree
 from te_pkg.attention.context_parallel.exchange import Ranks
-from te_pkg.attention.context_parallel.partial import Saved
+from te_pkg.attention.context_parallel.partial import Kept
 from te_pkg.attention.context_parallel.request import Options, Request, next_call
 from te_pkg.attention.layout import PackedLayout
 
@@ -54,7 +54,7 @@ def context_parallel_attention(
     ========== ===================================== ============================ ===================================
     p2p        two shards of keys and values         c - 1, while it works        any
     all_gather the keys and values of all            1, before it works           any
-    a2a        whole sequences, some of the heads    1 before, and 1 after        ``h`` and ``h_kv`` multiples of c
+    a2a        whole sequences, some of the heads    1 before, 1 or 2 after       ``h`` and ``h_kv`` multiples of c
     ========== ===================================== ============================ ===================================
 
     Args:
@@ -93,7 +93,7 @@ def context_parallel_attention(
     """
     ranks = Ranks.of(group)
     call = next_call(ranks)
-    options = Options(method, causal, align, window, scale, softcap, backend)
+    options = Options(method, causal, align, window, scale, softcap, backend, bool(return_lse))
     try:
         request = Request.of(ranks, q, k, v, layout, layout_kv, options, METHODS)
     except Exception as error:
@@ -119,42 +119,40 @@ class _ContextParallel(torch.autograd.Function):
         request: Request,
         method: str,
         call: int | None,
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    ) -> tuple[torch.Tensor, torch.Tensor | None]:
         rows, rows_kv = request.queries.rows, request.keys.rows
         with torch.autocast(q.device.type, enabled=False):
-            out, lse = METHODS[method].forward(request, q[:rows], k[:rows_kv], v[:rows_kv])
+            out, lse, kept = METHODS[method].forward(request, q[:rows], k[:rows_kv], v[:rows_kv])
         ctx.set_materialize_grads(False)
         ctx.request, ctx.method, ctx.call = request, method, call
-        ctx.save_for_backward(q, k, v, out, lse)
+        ctx.like, ctx.inputs = (out.shape, out.dtype), [(x.shape[0], x.dtype) for x in (q, k, v)]
+        ctx.save_for_backward(*kept)
         spare = q.shape[0] - rows
-        if not spare:
-            return out, lse
-        return (
-            torch.cat([out, out.new_zeros((spare, *out.shape[1:]))]),
-            torch.cat([lse, lse.new_full((lse.shape[0], spare), -math.inf)], 1),
-        )
+        if spare:
+            out = torch.cat([out, out.new_zeros((spare, *out.shape[1:]))])
+            lse = None if lse is None else torch.cat([lse, lse.new_full((lse.shape[0], spare), -math.inf)], 1)
+        return out, lse if request.wants_lse else None
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, d_out: torch.Tensor | None, d_lse: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
         request: Request = ctx.request
         if ctx.call is not None:
-            agree(request.ranks, {"pass": f"backward of call {ctx.call}", "lse": d_lse is not None})
-        q, k, v, out, lse = ctx.saved_tensors
-        rows, rows_kv = request.queries.rows, request.keys.rows
-        d_out = torch.zeros_like(out) if d_out is None else d_out[:rows]
-        saved = Saved(q[:rows], out, lse, d_out, None if d_lse is None else d_lse[:, :rows])
-        with torch.autocast(q.device.type, enabled=False):
-            parts = METHODS[ctx.method].backward(request, saved, k[:rows_kv], v[:rows_kv])
+            agree(request.ranks, {"pass": f"backward of call {ctx.call}", "gradient of lse": d_lse is not None})
+        kept = Kept(*ctx.saved_tensors)
+        rows, (shape, dtype) = request.queries.rows, ctx.like
+        d_out = kept.out.new_zeros(shape, dtype=dtype) if d_out is None else d_out[:rows]
+        d_lse = None if d_lse is None else d_lse[:, :rows]
+        with torch.autocast(kept.q.device.type, enabled=False):
+            parts = METHODS[ctx.method].backward(request, kept, d_out, d_lse)
         gradients = (
-            _placed(part, x) if wanted else None
-            for part, x, wanted in zip(parts, (q, k, v), ctx.needs_input_grad[:3], strict=True)
+            _placed(part, *like) if wanted else None
+            for part, like, wanted in zip(parts, ctx.inputs, ctx.needs_input_grad[:3], strict=True)
         )
         return *gradients, None, None, None
 
 
-def _placed(part: torch.Tensor, whole: torch.Tensor) -> torch.Tensor:
-    """Of the dtype of ``whole``, and with as many rows, those of spare capacity 0."""
-    spare = whole.shape[0] - part.shape[0]
-    part = part.to(whole.dtype)
+def _placed(part: torch.Tensor, rows: int, dtype: torch.dtype) -> torch.Tensor:
+    """Of the dtype of an input, and with as many rows, those of spare capacity 0."""
+    spare, part = rows - part.shape[0], part.to(dtype)
     return torch.cat([part, part.new_zeros((spare, *part.shape[1:]))]) if spare else part

@@ -14,7 +14,7 @@ from te_pkg.attention.backends import Backend
 from te_pkg.attention.context_parallel.blocks import Block
 from te_pkg.attention.context_parallel.merge import merge_attention_
 
-__all__ = ["Attended", "Saved", "Task", "wide_dtype"]
+__all__ = ["Attended", "Incoming", "Kept", "Task", "wide_dtype"]
 
 
 class Task(NamedTuple):
@@ -56,12 +56,20 @@ class Attended:
         return self._so_far
 
 
-class Saved(NamedTuple):
-    """What the gradients of a rank's queries need: those, their attention over all keys, and its gradients."""
+class Kept(NamedTuple):
+    """What a forward pass keeps for the way back: its queries, keys and values, their attention and log-sum-exp."""
 
     q: torch.Tensor
+    k: torch.Tensor
+    v: torch.Tensor
     out: torch.Tensor
     lse: torch.Tensor
+
+
+class Incoming(NamedTuple):
+    """The gradients that come in, ``[t, h, d]`` and ``[h, t]`` or None, and the queries that they are for."""
+
+    kept: Kept
     d_out: torch.Tensor
     d_lse: torch.Tensor | None
 
@@ -78,11 +86,11 @@ class Saved(NamedTuple):
         (at, *_), (at_kv, *_), problem = task.block
         parts = task.backend.backward(
             self.d_out[at:],
-            self.q[at:],
+            self.kept.q[at:],
             k[at_kv:],
             v[at_kv:],
-            self.out[at:],
-            self.lse[:, at:],
+            self.kept.out[at:],
+            self.kept.lse[:, at:],
             problem,
             None if self.d_lse is None else self.d_lse[:, at:],
         )

@@ -45,6 +45,7 @@ class Options:
     scale: float | None
     softcap: float | None
     backend: str | None
+    return_lse: bool
 
 
 @dataclass(frozen=True)
@@ -56,6 +57,7 @@ class Request:
         queries: the layout of the queries, cut into shards.
         keys: likewise that of keys and values; the same object for self-attention.
         band: who sees whom.
+        wants_lse: whether the caller asked for the log-sum-exp.
         tasks: for each step of the method, its blocks and who serves them.
     """
 
@@ -63,6 +65,7 @@ class Request:
     queries: Shards
     keys: Shards
     band: Band
+    wants_lse: bool
     tasks: tuple[tuple[Task, ...], ...] = ()
 
     @classmethod
@@ -105,7 +108,7 @@ class Request:
         scale = q.shape[2] ** -0.5 if options.scale is None else float(options.scale)
         softcap = None if options.softcap is None else float(options.softcap)
         band = Band(left, right, diagonals, scale, softcap, is_self)
-        request = cls(ranks, queries, keys, band)
+        request = cls(ranks, queries, keys, band, options.return_lse)
         split = ranks.size if options.method == "a2a" else 1
         tasks = tuple(
             tuple(_served(block, q, k, v, split, options.backend) for block in step) for step in method.plan(request)
@@ -124,6 +127,7 @@ class Request:
             "window": None if options.window is None else list(map(int, options.window)),
             "scale": self.band.scale,
             "softcap": self.band.softcap,
+            "return_lse": self.wants_lse,
             **others,
         }
         for name, shards in sides.items():

@@ -13,7 +13,7 @@ from __future__ import annotations
 import torch
 
 from te_pkg.attention.context_parallel.blocks import Block, ring_blocks
-from te_pkg.attention.context_parallel.partial import Attended, Saved, wide_dtype
+from te_pkg.attention.context_parallel.partial import Attended, Incoming, Kept, wide_dtype
 from te_pkg.attention.context_parallel.request import Request
 
 __all__ = ["backward", "forward", "plan", "why_not"]
@@ -32,8 +32,10 @@ def plan(request: Request) -> list[list[Block]]:
     ]
 
 
-def forward(request: Request, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Attention of a rank's shard and its log-sum-exp."""
+def forward(
+    request: Request, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor, Kept]:
+    """Attention of a rank's shard, its log-sum-exp, and what :func:`backward` needs."""
     attended = Attended(q, v.shape[2])
     keys = _Keys.of(k, v)
     for step, tasks in enumerate(request.tasks):
@@ -42,21 +44,23 @@ def forward(request: Request, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor)
             attended.take(task, keys.k, keys.v)
         if coming is not None:
             keys = keys.like(coming.wait())
-    return attended.result()
+    out, lse = attended.result()
+    return out, lse, Kept(q, k, v, out, lse)
 
 
 def backward(
-    request: Request, saved: Saved, k: torch.Tensor, v: torch.Tensor
+    request: Request, kept: Kept, d_out: torch.Tensor, d_lse: torch.Tensor | None
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Gradients of a rank's shards of queries, keys and values."""
-    d_q = torch.zeros_like(saved.q, dtype=wide_dtype(saved.q.dtype), memory_format=torch.contiguous_format)
-    keys = _Keys.of(k, v)
+    incoming = Incoming(kept, d_out, d_lse)
+    d_q = torch.zeros_like(kept.q, dtype=wide_dtype(kept.q.dtype), memory_format=torch.contiguous_format)
+    keys = _Keys.of(kept.k, kept.v)
     gradients, following = keys, None
     for step, tasks in enumerate(request.tasks):
         coming = request.ranks.pass_on(keys.buffer) if step + 1 < len(request.tasks) else None
         gradients = keys.like(torch.zeros_like(keys.buffer, dtype=d_q.dtype))
         for task in tasks:
-            saved.add_gradients(task, keys.k, keys.v, d_q, gradients.k, gradients.v)
+            incoming.add_gradients(task, keys.k, keys.v, d_q, gradients.k, gradients.v)
         if following is not None:
             # What the ranks before have found for these same keys.
             gradients.buffer.add_(following.wait())
