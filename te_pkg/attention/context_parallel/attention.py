@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, Literal, overload
 
 import torch
 import torch.distributed as dist
@@ -21,6 +21,50 @@ __all__ = ["METHODS", "context_parallel_attention"]
 METHODS = {"p2p": ring, "all_gather": all_gather, "a2a": all_to_all}
 
 
+@overload
+def context_parallel_attention(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    layout: PackedLayout,
+    layout_kv: PackedLayout | None = None,
+    *,
+    group: dist.ProcessGroup | None,
+    method: str = "p2p",
+    causal: bool = False,
+    align: str = "top_left",
+    window: tuple[int, int] | None = None,
+    scale: float | None = None,
+    softcap: float | None = None,
+    return_lse: Literal[False] = False,
+    backend: str | None = None,
+    check: bool = True,
+) -> torch.Tensor: ...
+
+
+@overload
+def context_parallel_attention(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    layout: PackedLayout,
+    layout_kv: PackedLayout | None = None,
+    *,
+    group: dist.ProcessGroup | None,
+    method: str = "p2p",
+    causal: bool = False,
+    align: str = "top_left",
+    window: tuple[int, int] | None = None,
+    scale: float | None = None,
+    softcap: float | None = None,
+    return_lse: Literal[True],
+    backend: str | None = None,
+    check: bool = True,
+) -> tuple[torch.Tensor, torch.Tensor]: ...
+
+
+# A compiler that traced it would have to trace what ranks say to each other.
+@torch.compiler.disable  # type: ignore[untyped-decorator]
 def context_parallel_attention(
     q: torch.Tensor,
     k: torch.Tensor,
@@ -47,7 +91,7 @@ def context_parallel_attention(
 
     ``layout`` is that of the whole buffer, whose slots are multiples of ``2 * c``: ``layout.padded_to(2 * c)`` makes
     such a one. A rank holds ``x[partition_indices(layout.cu_seqlens_padded, c, rank)]``, and, behind that, as many rows
-    of spare capacity as it likes.
+    of spare capacity as it likes. ``torch.compile`` leaves the call as it is, between two graphs.
 
     ========== ===================================== ============================ ===================================
     method     a rank holds                          messages, forward            heads

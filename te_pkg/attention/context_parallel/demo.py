@@ -47,8 +47,7 @@ def report() -> Iterator[str]:
     for method in METHODS:
 
         def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, method: str = method) -> torch.Tensor:
-            out = context_parallel_attention(q, k, v, layout, group=None, method=method, causal=True)
-            return out if isinstance(out, torch.Tensor) else out[0]
+            return context_parallel_attention(q, k, v, layout, group=None, method=method, causal=True)
 
         found = _with_gradients(attend, (q[rows], k[rows], v[rows]), d_out[rows])
         differences = [

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import NamedTuple
 
@@ -51,6 +51,7 @@ class Shards:
     lengths: tuple[int, ...]
     chunks: tuple[int, ...]
     rows: int
+    _pieces: dict[tuple[int, bool | None], Piece] = field(default_factory=dict, repr=False, compare=False)
 
     @classmethod
     def of(cls, layout: PackedLayout, cp_size: int, name: str = "layout") -> Shards:
@@ -82,8 +83,10 @@ class Shards:
 
     def whole(self, rank: int) -> Piece:
         """Both halves, one behind the other. Positions are those of the first."""
-        lengths = list(map(operator.add, self._real(rank), self._real(self._partner(rank))))
-        return self._piece(0, lengths, [2 * chunk for chunk in self.chunks], rank)
+        if (rank, None) not in self._pieces:
+            lengths = list(map(operator.add, self._real(rank), self._real(self._partner(rank))))
+            self._pieces[rank, None] = self._piece(0, lengths, [2 * chunk for chunk in self.chunks], rank)
+        return self._pieces[rank, None]
 
     def half(self, rank: int, second: bool) -> Piece:
         """One half of each sequence.
@@ -92,14 +95,15 @@ class Shards:
         >>> piece.begin, piece.lengths, piece.positions
         (2, (1, 1), (6, 3))
         """
-        nth = self._partner(rank) if second else rank
-        slots = [2 * chunk for chunk in self.chunks]
-        begin = 0
-        if second and slots:
-            # Each second half, and the first one of the next sequence as its padding.
-            begin = self.chunks[0]
-            slots = list(map(operator.add, self.chunks, (*self.chunks[1:], 0)))
-        return self._piece(begin, self._real(nth), slots, nth)
+        if (rank, second) not in self._pieces:
+            begin, slots = 0, [2 * chunk for chunk in self.chunks]
+            if second and slots:
+                # Each second half, and the first one of the next sequence as its padding.
+                begin = self.chunks[0]
+                slots = list(map(operator.add, self.chunks, (*self.chunks[1:], 0)))
+            nth = self._partner(rank) if second else rank
+            self._pieces[rank, second] = self._piece(begin, self._real(nth), slots, nth)
+        return self._pieces[rank, second]
 
     def everything(self, lengths: Sequence[int] | None = None) -> Piece:
         """The whole buffer without its spare capacity, in the order of its sequences.

@@ -167,6 +167,20 @@ def attend_in_bfloat16_if_asked(world: World) -> tuple[torch.dtype, bool]:
     return out.dtype, torch.equal(out, plain)
 
 
+def attend_compiled(world: World) -> list[bool]:
+    layout = PackedLayout.from_lengths([16, 7], pad_to_multiple=8)
+    q = torch.randn(6, 4, 8, generator=torch.Generator().manual_seed(world.rank)).requires_grad_()
+
+    def attend_between(q: torch.Tensor) -> torch.Tensor:
+        return context_parallel_attention(2 * q, q, q, layout, group=world.group(4), causal=True) + 1
+
+    results = []
+    for function in (attend_between, torch.compile(attend_between, backend="aot_eager")):
+        out = function(q)
+        results.append((out.detach(), *torch.autograd.grad(out.square().sum(), q)))
+    return [torch.allclose(one, other) for one, other in zip(*results, strict=True)]
+
+
 def count_messages(world: World, method: str) -> list[int]:
     """How often this rank began to send or receive in a forward pass without the question before."""
     from te_pkg.attention.context_parallel import exchange
@@ -201,6 +215,9 @@ class TestBehaviour:
         for answer in team.run(attend_twice):
             assert isinstance(answer.error, RuntimeError)
             assert "once_differentiable" in str(answer.error)
+
+    def test_a_compiled_program_calls_it_between_two_graphs(self, team):
+        assert [answer.get() for answer in team.run(attend_compiled)] == [[True, True]] * 4
 
     def test_autocast_does_not_change_what_is_computed(self, team):
         assert [answer.get() for answer in team.run(attend_in_bfloat16_if_asked)] == [(torch.float32, True)] * 4
