@@ -38,7 +38,7 @@ def agree(ranks: Ranks, facts: Mapping[str, Fact], failure: Exception | None = N
     digest = int.from_bytes(hashlib.blake2b(encoded, digest_size=8).digest(), "little", signed=True)
     mine = [int(failure is not None), digest, len(encoded)]
     try:
-        records = ranks.swap(torch.tensor(mine)).tolist() if ranks.size > 1 else [mine]
+        records = ranks.swap(torch.tensor(mine, device="cpu")).tolist() if ranks.size > 1 else [mine]
         if failure is None and all(record == mine for record in records):
             return
         texts = _swap_texts(ranks, encoded, [length for *_, length in records])
@@ -95,7 +95,6 @@ def _difference(name: str, found: Fact, expected: Fact) -> str:
 def _swap_texts(ranks: Ranks, mine: bytes, lengths: Sequence[int]) -> list[str]:
     if ranks.size == 1:
         return [mine.decode()]
-    record = torch.zeros(max(lengths), dtype=torch.uint8)
-    record[: len(mine)] = torch.frombuffer(bytearray(mine), dtype=torch.uint8)
-    rows = ranks.swap(record).numpy()
-    return [rows[rank, :length].tobytes().decode() for rank, length in enumerate(lengths)]
+    padded = list(mine) + [0] * (max(lengths) - len(mine))
+    rows = ranks.swap(torch.tensor(padded, dtype=torch.uint8, device="cpu")).tolist()
+    return [bytes(row[:length]).decode() for row, length in zip(rows, lengths, strict=True)]
