@@ -6,7 +6,7 @@ Letters: ``t`` rows of the packed buffer, ``b`` sequences, ``s`` longest sequenc
 Names and argument order that Transformer Engine has too are drop-in: change the import only.
 """
 
-from te_pkg.attention import capture
+from te_pkg.attention import capture, context_parallel
 from te_pkg.attention.backends import BackendUnavailableError
 from te_pkg.attention.bert_padding import pad_input, unpad_input
 from te_pkg.attention.caching import cache_info, clear_caches
@@ -43,6 +43,7 @@ __all__ = [
     "capture",
     "classify_padding",
     "clear_caches",
+    "context_parallel",
     "cu_seqlens_from_lengths",
     "cu_seqlens_from_position_ids",
     "cu_seqlens_from_token_mask",

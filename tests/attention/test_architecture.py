@@ -58,7 +58,23 @@ te_pkg.attention.attention_checks
 te_pkg.attention.packed_attention
 te_pkg.attention.batch_layouts
 te_pkg.attention.module
+te_pkg.attention.context_parallel.partition
+te_pkg.attention.context_parallel.merge
+te_pkg.attention.context_parallel.exchange
+te_pkg.attention.context_parallel.agreement
+te_pkg.attention.context_parallel.shards
+te_pkg.attention.context_parallel.blocks
+te_pkg.attention.context_parallel.partial
+te_pkg.attention.context_parallel.request
+te_pkg.attention.context_parallel.ring
+te_pkg.attention.context_parallel.all_gather
+te_pkg.attention.context_parallel.all_to_all
+te_pkg.attention.context_parallel.attention
+te_pkg.attention.context_parallel.token_batch
+te_pkg.attention.context_parallel
 te_pkg.attention
+te_pkg.attention.context_parallel.demo
+te_pkg.attention.context_parallel.__main__
 """.split()  # noqa: SIM905 - a list to read from top to bottom
 
 
