@@ -7,7 +7,6 @@ Names and argument order that Transformer Engine has too are drop-in: change the
 """
 
 from te_pkg.attention import capture, context_parallel
-from te_pkg.attention.backends import BackendUnavailableError
 from te_pkg.attention.bert_padding import pad_input, unpad_input
 from te_pkg.attention.caching import cache_info, clear_caches
 from te_pkg.attention.cu_seqlens import (
@@ -17,6 +16,7 @@ from te_pkg.attention.cu_seqlens import (
     get_cu_seqlens,
     get_full_cu_seqlens,
 )
+from te_pkg.attention.errors import BackendUnavailableError
 from te_pkg.attention.layout import PackedLayout, Padding, classify_padding
 from te_pkg.attention.module import DotProductAttention
 from te_pkg.attention.packed_attention import available_backends, packed_attention

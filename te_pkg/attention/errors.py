@@ -91,3 +91,35 @@ class KernelUnavailableError(AttentionError, RuntimeError):
 
     def __reduce__(self) -> tuple[type[KernelUnavailableError], tuple[str, str]]:
         return type(self), (self.kernel, self.reason)
+
+
+class BackendUnavailableError(AttentionError, RuntimeError):
+    """The backend that was asked for does not exist or cannot serve what it is asked to.
+
+    Attributes:
+        backend: its name, as asked for.
+        reason: why not.
+    """
+
+    def __init__(self, backend: str, reason: str) -> None:
+        self.backend, self.reason = backend, reason
+        super().__init__(f"backend {backend!r} cannot serve this: {reason}")
+
+    def __reduce__(self) -> tuple[type[BackendUnavailableError], tuple[str, str]]:
+        return type(self), (self.backend, self.reason)
+
+
+class RankError(AttentionError, RuntimeError):
+    """A rank of the group refused the call, disagrees with the others about it, or did not answer.
+
+    Attributes:
+        ranks: which, as counted in the group.
+        faults: what each did, one sentence each.
+    """
+
+    def __init__(self, ranks: Iterable[int], faults: Iterable[str]) -> None:
+        self.ranks, self.faults = tuple(ranks), tuple(faults)
+        super().__init__("\n".join(self.faults))
+
+    def __reduce__(self) -> tuple[type[RankError], tuple[tuple[int, ...], tuple[str, ...]]]:
+        return type(self), (self.ranks, self.faults)

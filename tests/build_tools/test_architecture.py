@@ -21,6 +21,7 @@ build_tools.parallel
 build_tools.report
 build_tools.progress
 build_tools.console
+build_tools.outcome
 build_tools.child
 build_tools.version
 build_tools.wheels
@@ -91,7 +92,8 @@ build_tools.release_memory
 build_tools.release_placing
 build_tools.release_trials
 build_tools.release
-build_tools.commands
+build_tools.wheel_commands
+build_tools.release_commands
 build_tools.cli
 build_tools.__main__
 """.split()  # noqa: SIM905 - a list to read from top to bottom

@@ -26,7 +26,7 @@ from typing import Protocol, cast
 import torch
 
 from te_pkg.attention.backends.problem import AttentionProblem
-from te_pkg.attention.errors import AttentionError
+from te_pkg.attention.errors import BackendUnavailableError
 
 __all__ = [
     "BACKENDS",
@@ -45,22 +45,6 @@ BACKENDS = ("flash_attn", "varlen", "sdpa", "flex", "dense")
 _NO_SUCH = f"there is no such backend, expected one of {', '.join(map(repr, BACKENDS))}"
 
 _log = logging.getLogger("te_pkg.attention")
-
-
-class BackendUnavailableError(AttentionError, RuntimeError):
-    """The backend that was asked for does not exist or cannot serve what it is asked to.
-
-    Attributes:
-        backend: its name, as asked for.
-        reason: why not.
-    """
-
-    def __init__(self, backend: str, reason: str) -> None:
-        self.backend, self.reason = backend, reason
-        super().__init__(f"backend {backend!r} cannot serve this: {reason}")
-
-    def __reduce__(self) -> tuple[type[BackendUnavailableError], tuple[str, str]]:
-        return type(self), (self.backend, self.reason)
 
 
 class Backend(Protocol):

@@ -6,7 +6,6 @@
 """
 
 from te_pkg.attention.context_parallel.attention import context_parallel_attention
-from te_pkg.attention.context_parallel.exchange import RankError
 from te_pkg.attention.context_parallel.merge import merge_attention, merge_attention_
 from te_pkg.attention.context_parallel.partition import (
     get_cu_seqlens_on_cp_rank,
@@ -20,6 +19,7 @@ from te_pkg.attention.context_parallel.token_batch import (
     get_batch_on_this_cp_rank,
     pad_thd_sequences_for_cp,
 )
+from te_pkg.attention.errors import RankError
 
 __all__ = [
     "RankError",

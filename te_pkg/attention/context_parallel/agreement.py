@@ -15,7 +15,8 @@ from typing import TypeAlias
 
 import torch
 
-from te_pkg.attention.context_parallel.exchange import RankError, Ranks
+from te_pkg.attention.context_parallel.exchange import Ranks
+from te_pkg.attention.errors import RankError
 
 __all__ = ["Fact", "agree", "differences"]
 

@@ -7,7 +7,7 @@ with the timeout of the group.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, NamedTuple
@@ -15,27 +15,11 @@ from typing import Any, NamedTuple
 import torch
 import torch.distributed as dist
 
-from te_pkg.attention.errors import ArgumentError, ArgumentTypeError, AttentionError
+from te_pkg.attention.errors import ArgumentError, ArgumentTypeError, RankError
 
-__all__ = ["OnTheWay", "RankError", "Ranks"]
+__all__ = ["OnTheWay", "Ranks"]
 
 _A_MOMENT = timedelta(seconds=1)
-
-
-class RankError(AttentionError, RuntimeError):
-    """A rank of the group refused the call, disagrees with the others about it, or did not answer.
-
-    Attributes:
-        ranks: which, as counted in the group.
-        faults: what each did, one sentence each.
-    """
-
-    def __init__(self, ranks: Iterable[int], faults: Iterable[str]) -> None:
-        self.ranks, self.faults = tuple(ranks), tuple(faults)
-        super().__init__("\n".join(self.faults))
-
-    def __reduce__(self) -> tuple[type[RankError], tuple[tuple[int, ...], tuple[str, ...]]]:
-        return type(self), (self.ranks, self.faults)
 
 
 class OnTheWay:

@@ -1,7 +1,7 @@
-"""The commands of te-wheel: each takes its arguments, makes one call and prints what came back.
+"""The commands of te-wheel that look at wheels and rewrite them: show, repack, diff, unpack, pack, check.
 
-A command's module is imported when the command runs, so that a tool which CI starts often starts
-fast.
+Each takes its arguments, makes one call and prints what came back. A command's module is imported when the
+command runs, so that a tool which CI starts often starts fast.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from build_tools.console import Console, printable
-from build_tools.errors import ReleaseError, UsageError
+from build_tools.errors import ReleaseError
+from build_tools.outcome import COULD_NOT, DONE, FINDINGS, print_json
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -20,42 +21,6 @@ if TYPE_CHECKING:
     from build_tools.wheels.facts import WheelFacts
     from build_tools.wheels.finding import Finding
     from build_tools.wheels.limits import Limits
-
-DONE, FINDINGS, COULD_NOT = 0, 1, 2
-"""Exit codes."""
-
-
-def version(arguments: argparse.Namespace, console: Console) -> int:
-    """Print a version, or what paths make of it."""
-    from build_tools.version import parse_version, read_version, with_local
-
-    if arguments.raw is not None and arguments.file is not None:
-        raise UsageError("give a version or --file, not both", hint="see `te-wheel version --help`")
-    if arguments.raw is not None:
-        version = parse_version(arguments.raw)
-    else:
-        version = read_version(arguments.file or "VERSION.txt")
-    if arguments.local is not None:
-        version = with_local(version, arguments.local)
-    if arguments.stem is not None:
-        from build_tools.wheels.name import stem
-
-        print(stem(arguments.stem, version))
-    else:
-        print(version)
-    return DONE
-
-
-def build(arguments: argparse.Namespace, console: Console) -> int:
-    """Build, and print both paths."""
-    from build_tools.project import build_project
-
-    built = build_project(
-        arguments.src, arguments.out_dir, local=arguments.local, verbose=arguments.verbose, report=console.say
-    )
-    print(built.wheel)
-    print(built.sdist)
-    return DONE
 
 
 def show(arguments: argparse.Namespace, console: Console) -> int:
@@ -94,7 +59,7 @@ def show(arguments: argparse.Namespace, console: Console) -> int:
             }
         )
     if arguments.json:
-        _print_json(listed)
+        print_json(listed)
     elif shown:
         print("\n\n".join(shown))
     return code
@@ -194,9 +159,18 @@ def repack(arguments: argparse.Namespace, console: Console) -> int:
                     console.note(f"{str(result.path)!r} was there already with the same bytes, nothing was written")
                 console.data(str(result.path))
     if arguments.json:
-        _print_json(listed)
+        print_json(listed)
     console.summary("Repacked wheels", ("wheel", "became", "changes"), summary)
     return code
+
+
+def _warnings(findings: Iterable[Finding]) -> Iterator[str]:
+    """The first finding of each code, with how many there are."""
+    by_code: dict[str, list[Finding]] = {}
+    for finding in findings:
+        by_code.setdefault(finding.code, []).append(finding)
+    for first, *more in by_code.values():
+        yield f"{first} (and {len(more)} more)" if more else str(first)
 
 
 def diff(arguments: argparse.Namespace, console: Console) -> int:
@@ -206,7 +180,7 @@ def diff(arguments: argparse.Namespace, console: Console) -> int:
     differences = diff_wheels(arguments.a, arguments.b)
     if arguments.json:
         facts = [change.facts for change in differences]
-        _print_json({"a": arguments.a, "b": arguments.b, "differences": facts})
+        print_json({"a": arguments.a, "b": arguments.b, "differences": facts})
     else:
         for change in differences:
             console.data(printable(str(change)), _change_colour(change))
@@ -218,15 +192,6 @@ def _change_colour(change: Change) -> str | None:
     if change.old is None:
         return "added"
     return "removed" if change.new is None else None
-
-
-def _warnings(findings: Iterable[Finding]) -> Iterator[str]:
-    """The first finding of each code, with how many there are."""
-    by_code: dict[str, list[Finding]] = {}
-    for finding in findings:
-        by_code.setdefault(finding.code, []).append(finding)
-    for first, *more in by_code.values():
-        yield f"{first} (and {len(more)} more)" if more else str(first)
 
 
 def unpack(arguments: argparse.Namespace, console: Console) -> int:
@@ -291,7 +256,7 @@ def check(arguments: argparse.Namespace, console: Console) -> int:
             console.say(f"{path}: {errors} errors, {warnings} warnings")
             rows.append((path.name, str(errors), str(warnings)))
     if arguments.json:
-        _print_json(listed)
+        print_json(listed)
     console.summary("Checked files", ("file", "errors", "warnings"), rows)
     return code
 
@@ -313,99 +278,3 @@ def _mends(findings: Iterable[Finding]) -> dict[str, list[str]]:
         if finding.code not in codes:
             codes.append(finding.code)
     return mends
-
-
-def index(arguments: argparse.Namespace, console: Console) -> int:
-    """Make or renew an index, and print its folder."""
-    from build_tools.wheels.index import make_index
-
-    made = make_index(arguments.folder, arguments.out_dir, base_url=arguments.base_url, yanked_file=arguments.yanked)
-    for _, error in made.broken:
-        console.error(error.faults, error.hint)
-    if not made.files:
-        console.warning(f"{arguments.folder}: no wheel and no sdist that can be indexed")
-    if made.leaves and made.files:
-        console.note("the links lead out of the output folder: serve a folder above both, or give --base-url")
-    counts = f"{len(made.files)} files of {len(made.projects)} projects, {made.read} read"
-    console.say(f"{counts}, {len(made.written)} pages and sidecars written, {len(made.removed)} removed")
-    if arguments.json:
-        _print_json(made.facts)
-    else:
-        print(made.folder)
-    return COULD_NOT if made.broken else DONE
-
-
-def pins(arguments: argparse.Namespace, console: Console) -> int:
-    """Print the requirements that tie the parts of a release together."""
-    from build_tools.pins import read_pins
-
-    found = read_pins(arguments.folder)
-    for _, error in found.broken:
-        console.error(error.faults, error.hint)
-    for warning in found.warnings:
-        console.warning(warning)
-    if arguments.json:
-        _print_json(found.facts)
-    for pin in () if arguments.json else found.pins:
-        print(pin)
-    return COULD_NOT if found.broken else DONE
-
-
-def smoke(arguments: argparse.Namespace, console: Console) -> int:
-    """Try a wheel; 1 where it fails, 2 where what was asked for could not be tried."""
-    from build_tools.smoke import smoke_wheel
-    from build_tools.smoke_plan import SmokePlan
-    from build_tools.smoke_result import Outcome
-
-    asked = SmokePlan(tuple(arguments.requires), tuple(arguments.imports), arguments.code)
-    if asked.faults:
-        raise UsageError([f"--{fault}" for fault in asked.faults], hint="see `te-wheel smoke --help`")
-    result = smoke_wheel(
-        arguments.wheel, imports=asked.imports, run=asked.run, requires=asked.requires, report=console.say
-    )
-    for part, status in result.parts:
-        print(printable(f"{part}: {status}"))
-    if result.failed:
-        return FINDINGS
-    return COULD_NOT if asked != SmokePlan() and result.imported.outcome is Outcome.SKIPPED else DONE
-
-
-def release(arguments: argparse.Namespace, console: Console) -> int:
-    """Make the release and print its table."""
-    from build_tools.release import release as make_release
-    from build_tools.release_record import format_table
-
-    done = make_release(
-        arguments.project,
-        arguments.out_dir,
-        only=arguments.only,
-        wheel=arguments.built,
-        smoke=arguments.smoke,
-        force=arguments.force,
-        fresh=arguments.fresh,
-        jobs=arguments.jobs,
-        verbose=arguments.verbose,
-        report=console.say,
-    )
-    if arguments.json:
-        _print_json(done.facts)
-    else:
-        print(format_table(done))
-    for warning in (*done.warnings, *done.skipped):
-        console.warning(warning)
-    console.error(done.faults, done.hint)
-    rows = [
-        [artifact.file.path.name, artifact.check, *(str(status) for _, status in artifact.smoke.parts)]
-        for artifact in done.artifacts
-    ]
-    rows += [[f"variant {failure.variant}: not written", "failed", "-", "-", "-"] for failure in done.failures]
-    console.summary(f"Release of {done.name} {done.version}", ("wheel", "check", "install", "import", "version"), rows)
-    if done.failures:
-        return COULD_NOT
-    return FINDINGS if done.failed else DONE
-
-
-def _print_json(value: object) -> None:
-    import json
-
-    print(json.dumps(value, indent=2, ensure_ascii=False))
