@@ -244,7 +244,7 @@ def clearing(dtype: torch.dtype) -> Iterator[Comparison]:
             fill,
             "masked_fill_",
             1 / at_least,
-            repeat=5,
+            repeat=20,
         )
 
 
