@@ -46,7 +46,7 @@ class _Output(ABC):
             remove_leftovers(folder)
             self._create(folder)
         except BaseException as error:
-            self._discard()
+            self._clear()
             if isinstance(error, OSError) and not isinstance(error, ReleaseError):
                 raise FileError.of("write", self.path, error) from error
             raise
@@ -55,9 +55,16 @@ class _Output(ABC):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._discard()
+        self._clear()
         if isinstance(error, OSError) and not isinstance(error, ReleaseError):
             raise FileError.of("write", self.path, error) from error
+
+    def _clear(self) -> None:
+        try:
+            self._discard()
+        except BaseException:  # an interrupt in the middle of it
+            self._discard()
+            raise
 
     @abstractmethod
     def _create(self, folder: Path) -> None:
@@ -65,7 +72,7 @@ class _Output(ABC):
 
     @abstractmethod
     def _discard(self) -> None:
-        """Remove the temporary one, if it is there, and close what is open."""
+        """Remove the temporary one, if it is there, and close what is open; to be called once more where that fails."""
 
 
 class OutputFile(_Output):
@@ -85,8 +92,9 @@ class OutputFile(_Output):
         while True:
             temporary = _temporary(folder, self.path.name)
             flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
-            self.fd = os.open(temporary, flags, 0o666)
+            # Known before it is there, so that an interrupt in between leaves nothing.
             self._temporary = temporary
+            self.fd = os.open(temporary, flags, 0o666)
             # Another run may have taken the file for a dead one's before it was locked.
             if _lock(self.fd) is not False and _is_same(self.fd, temporary):
                 break
@@ -167,9 +175,9 @@ class OutputFile(_Output):
             with contextlib.suppress(OSError):
                 os.unlink(self._temporary)
             self._temporary = None
-        if self.fd >= 0:
-            os.close(self.fd)
-            self.fd = -1
+        fd, self.fd = self.fd, -1
+        if fd >= 0:
+            os.close(fd)
 
 
 class OutputFolder(_Output):
@@ -193,8 +201,9 @@ class OutputFolder(_Output):
     def _create(self, folder: Path) -> None:
         while True:
             temporary = _temporary(folder, self.path.name)
-            temporary.mkdir()
+            # Known before it is there, so that an interrupt in between leaves nothing.
             self.temporary = temporary
+            temporary.mkdir()
             try:
                 self._fd = os.open(temporary, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
             except FileNotFoundError:
@@ -223,9 +232,9 @@ class OutputFolder(_Output):
         if self.temporary != self.path:
             _remove_tree(self.temporary)
             self.temporary = self.path
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
 
 
 def _temporary(folder: Path, name: str) -> Path:
