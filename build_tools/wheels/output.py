@@ -13,6 +13,7 @@ import os
 import re
 import stat
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, Self
@@ -113,7 +114,7 @@ class OutputFile(_Output):
         """The file as a stream to write to; to close it leaves :attr:`fd` open."""
         return os.fdopen(os.dup(self.fd), "wb")
 
-    def publish(self, *, replace: bool, fsync: bool) -> bool:
+    def publish(self, *, replace: bool, fsync: bool, last_look: Callable[[], None] | None = None) -> bool:
         """Give the file its name; return whether that changed anything.
 
         A file that is there already with the same bytes stays as it is.
@@ -121,6 +122,7 @@ class OutputFile(_Output):
         Args:
             replace: whether a file with other bytes may be replaced.
             fsync: whether file and folder must be on the disk before this returns.
+            last_look: called just before the file gets its name; what it raises comes out of here.
 
         Raises:
             OutputExistsError: another file has the name.
@@ -136,6 +138,8 @@ class OutputFile(_Output):
                 return False
             if fsync:
                 os.fsync(self.fd)
+            if last_look is not None:
+                last_look()
             if replace:
                 os.replace(self._temporary, self.path)
                 self._temporary = None
@@ -323,6 +327,36 @@ def _same_bytes(fd: int, path: Path) -> bool:
                 return False
             if not ours:
                 return True
+
+
+def is_same_file(one: Path, other: Path) -> bool:
+    """Whether both are there and are one file."""
+    try:
+        return os.path.samefile(one, other)
+    except OSError:
+        return False
+
+
+def identity(path: Path) -> tuple[int, ...]:
+    """What tells the file ``path`` from another that takes its place; nothing where there is none."""
+    try:
+        info = path.stat()
+    except OSError:
+        return ()
+    return info.st_dev, info.st_ino, info.st_size, info.st_mtime_ns
+
+
+def require_unchanged(path: Path, before: tuple[int, ...]) -> None:
+    """Refuse to remove or replace a file that nobody has read.
+
+    Args:
+        before: the :func:`identity` of the one that was read.
+
+    Raises:
+        FileError: another file has its place.
+    """
+    if identity(path) != before:
+        raise FileError(f"{str(path)!r} is another file by now, so it is not removed")
 
 
 def _sync(path: Path) -> None:

@@ -26,7 +26,7 @@ from build_tools.wheels.finding import Finding
 from build_tools.wheels.header_edit import Change, edit_metadata, edit_wheel, header_changes
 from build_tools.wheels.member_names import DATA_SCHEMES, check_names, is_data_path
 from build_tools.wheels.name import WheelName, parse_tag_set
-from build_tools.wheels.output import OutputFile
+from build_tools.wheels.output import OutputFile, identity, is_same_file, require_unchanged
 from build_tools.wheels.record import Record, Row, digest_text
 from build_tools.wheels.times import epoch_dos_time
 from build_tools.wheels.wheel import SIGNATURES, SoundWheel, Wheel
@@ -100,18 +100,23 @@ def repack(
     format, Recording installed projects.
     """
     path = Path(wheel)
+    before = identity(path)
     with ExitStack() as stack:
         # The input is closed and forgotten before the output is read: each may take much memory.
         draft, output = _draft(path, out_dir, edit or WheelEdit(), stack, dry_run=dry_run)
         if output is None:
             return draft
-        in_place = _is_same_file(path, draft.path)
+        in_place = is_same_file(path, draft.path)
         # The proof: the output is read as any wheel is, before it gets its name.
         with Wheel.open(output.temporary, filename=draft.path.name) as proof:
             proof.require_sound()
             findings = tuple(proof.findings)
         try:
-            written = output.publish(replace=replace if in_place else force, fsync=fsync or replace)
+            written = output.publish(
+                replace=replace if in_place else force,
+                fsync=fsync or replace,
+                last_look=partial(require_unchanged, path, before) if replace else None,
+            )
         except OutputExistsError:
             if not in_place:
                 raise
@@ -119,7 +124,8 @@ def repack(
                 f"{str(draft.path)!r} is the input itself",
                 hint="give --replace to replace it, or -o for another folder",
             ) from None
-    if replace and not _is_same_file(path, draft.path):
+    if replace and not is_same_file(path, draft.path):
+        require_unchanged(path, before)
         try:
             path.unlink()
         except OSError as error:
@@ -137,20 +143,13 @@ def _draft(
         if dry_run:
             return Repacked(path, target, plan.changes, written=False, size=None), None
         before = os.fstat(source.archive.fd)
-        mode = stat.S_IMODE(before.st_mode) if _is_same_file(path, target) else None
+        mode = stat.S_IMODE(before.st_mode) if is_same_file(path, target) else None
         output = stack.enter_context(OutputFile(target, mode=mode))
         size = plan.write(output.fd)
         after = os.fstat(source.archive.fd)
         if (before.st_size, before.st_mtime_ns) != (after.st_size, after.st_mtime_ns):
             raise WheelError(f"{path.name}: the file changed while it was read")
     return Repacked(path, target, plan.changes, written=False, size=size), output
-
-
-def _is_same_file(one: Path, other: Path) -> bool:
-    try:
-        return os.path.samefile(one, other)
-    except OSError:
-        return False
 
 
 class _Added(NamedTuple):
