@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from build_tools.wheels.finding import Finding
 
 _UNSAFE = re.compile(r"[\x00-\x1f\x7f-\x9f\\\u2028\u2029]|\A/|\A[A-Za-z]:|//|[ .](?:/|\Z)|\A\Z")
-_ABSOLUTE = re.compile(r"\A/|\A[A-Za-z]:|\\")
+_NO_TARGET = re.compile(r"\A/|\A[A-Za-z]:|[\\\0]")
 _MAX_HOPS = 40
 _MAX_LINK_PARTS = 255
 MAX_NAME = 4096
@@ -94,7 +94,7 @@ def leaves_tree(name: str, links: Mapping[str, str]) -> bool:
     here = name.split("/")[:-1]
     todo: list[str] = []
     for _ in range(_MAX_HOPS):
-        if target is None or target.count("/") > _MAX_LINK_PARTS or _ABSOLUTE.search(target):
+        if target is None or target.count("/") > _MAX_LINK_PARTS or _NO_TARGET.search(target):
             return True
         todo.extend(reversed(target.split("/")))
         target = None
