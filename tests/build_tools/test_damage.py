@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import tempfile
 from collections import Counter
 from pathlib import Path
 
@@ -55,7 +56,8 @@ def test_every_damage_to_every_byte_of_the_records_is_found_or_changes_nothing(f
     wheel = small_wheel(tmp_path / "in", form)
     data, sound = wheel.read_bytes(), read_by_zipfile(wheel)
     verdicts: Counter[str] = Counter()
-    for what, bytes_now in damaged(data, thorough=THOROUGH or form == "clean"):
+    for what, bytes_now in damaged(data, thorough=THOROUGH):
+        wheel.unlink()  # to cut a file that is there makes some file systems wait for the disk
         wheel.write_bytes(bytes_now)
         try:
             verdicts[judge(wheel, sound, tmp_path)] += 1
@@ -71,6 +73,7 @@ def test_the_commands_say_so_in_plain_words(form: str, tmp_path: Path) -> None:
     data = wheel.read_bytes()
     step = 1 if THOROUGH else 37
     for what, bytes_now in list(damaged(data, thorough=False))[::step]:
+        wheel.unlink()
         wheel.write_bytes(bytes_now)
         for command in (["show", wheel], ["check", wheel, "--hashes"], ["repack", wheel, "--dry-run", "--name", "x"]):
             outcome = te_wheel(*command)
@@ -83,8 +86,6 @@ def test_the_commands_say_so_in_plain_words(form: str, tmp_path: Path) -> None:
 @settings(max_examples=3000 if THOROUGH else 150)
 @given(st.sampled_from(sorted(FORMS)), st.data())
 def test_many_damages_at_once_are_found_too(form: str, data: st.DataObject) -> None:
-    import tempfile
-
     with tempfile.TemporaryDirectory() as folder:
         wheel = small_wheel(Path(folder) / "in", form)
         sound, whole = read_by_zipfile(wheel), bytearray(wheel.read_bytes())
@@ -101,5 +102,6 @@ def test_many_damages_at_once_are_found_too(form: str, data: st.DataObject) -> N
                         whole[at:at] = whole[at : at + data.draw(st.integers(1, 200))]
                     case "cut":
                         del whole[at:]
+        wheel.unlink()
         wheel.write_bytes(whole)
         judge(wheel, sound, Path(folder))
