@@ -44,8 +44,13 @@ def main() -> int:
     broken = []
     for target in targets:
         command = [sys.executable, __file__, "--in-this-process", "--target", target, "--seconds", str(seconds)]
-        if subprocess.run(command).returncode:
+        done = subprocess.run(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        lines = done.stdout.splitlines()
+        tried = [line.split()[-1] for line in lines if line.startswith("stat::number_of_executed_units")]
+        print(f"{target}: {tried[-1] if tried else 'unknown'} inputs in {seconds} s", flush=True)
+        if done.returncode:
             broken.append(target)
+            print("\n".join(lines[-60:]))
     print("fuzz.py:", f"broken: {', '.join(broken)}, see {KEPT}" if broken else "nothing found")
     return int(bool(broken))
 

@@ -103,5 +103,7 @@ def check_values(field: str, values: list[str]) -> None:
                 # An older packaging does not know the newest Metadata-Version: nothing to say then.
                 if isinstance(error, InvalidMetadata) and error.field != "metadata-version":
                     faults.append(f"{field}: {value!r}: {str(error).replace('{field}', repr(field))}")
+        except ValueError:  # packaging stumbles over braces when it makes its message
+            faults.append(f"{field}: {value!r} is not what the core metadata specification allows")
     if faults:
         raise EditError(faults)

@@ -226,7 +226,8 @@ class Wheel:
         for position, member in enumerate(self.archive.members):
             if not self.in_dist_info(member):
                 last = position
-        first = next(i for i, member in enumerate(self.archive.members) if self.in_dist_info(member))
+        # None at all where it is a file.
+        first = next((i for i, member in enumerate(self.archive.members) if self.in_dist_info(member)), last)
         if first < last:
             self._find("dist-info-order", f"{self.dist_info} does not stand last in the archive", self.dist_info)
         elif self.archive.members[-1].name != self.member("RECORD"):
