@@ -56,15 +56,17 @@ def test_every_damage_to_every_byte_of_the_records_is_found_or_changes_nothing(f
     wheel = small_wheel(tmp_path / "in", form)
     data, sound = wheel.read_bytes(), read_by_zipfile(wheel)
     verdicts: Counter[str] = Counter()
-    for what, bytes_now in damaged(data, thorough=THOROUGH):
+    # Archives in clean form are what is mostly met; of the others every third damage is tried.
+    step = 1 if THOROUGH or form == "clean" else 3
+    for what, bytes_now in list(damaged(data, thorough=THOROUGH))[::step]:
         wheel.unlink()  # to cut a file that is there makes some file systems wait for the disk
         wheel.write_bytes(bytes_now)
         try:
             verdicts[judge(wheel, sound, tmp_path)] += 1
         except Exception as error:
             raise AssertionError(what) from error
-    assert verdicts["refused"] > 1000
-    assert verdicts["taken"] > 50, "times and attributes may have any value"
+    assert verdicts["refused"] > 1000 // step
+    assert verdicts["taken"] > 50 // step, "times and attributes may have any value"
 
 
 @pytest.mark.parametrize("form", FORMS)
