@@ -26,10 +26,11 @@ from build_tools.sdist import ENDING, Sdist, read_sdist
 from build_tools.version import parse_version, with_local
 from build_tools.wheels.change import Change, header_changes
 from build_tools.wheels.edit import WheelEdit
+from build_tools.wheels.file_identity import identity, is_same_file
 from build_tools.wheels.header_edit import edit_metadata
 from build_tools.wheels.headers import Headers
 from build_tools.wheels.name import WheelName, normalize_name, parse_stem
-from build_tools.wheels.output import OutputFile, is_same_file
+from build_tools.wheels.output import OutputFile
 from build_tools.wheels.repacked import Repacked
 from build_tools.wheels.times import epoch_seconds
 
@@ -70,6 +71,7 @@ def repack_sdist(
     PosixPath('out/demo_cu12-1.0.tar.gz')
     """
     path = Path(sdist)
+    before = identity(path)
     with ExitStack() as stack:
         plan = _Plan(_read(path), edit or WheelEdit())
         target = (path.parent if out_dir is None else Path(out_dir)) / f"{plan.new.stem}{ENDING}"
@@ -81,7 +83,7 @@ def repack_sdist(
         plan.write(output)
         _read(output.temporary, target.name)  # the proof: it is read as any sdist is, before it gets its name
         size = output.temporary.stat().st_size
-        return made._replace(size=size, written=output.succeed(path, replace=replace, force=force, fsync=fsync))
+        return made._replace(size=size, written=output.succeed(path, before, replace=replace, force=force, fsync=fsync))
 
 
 class _Source(NamedTuple):

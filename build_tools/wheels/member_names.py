@@ -10,7 +10,7 @@ from build_tools.wheels.finding import Finding, Findings
 from build_tools.wheels.limits import MAX_DEPTH, MAX_NAME, MAX_PART
 
 _UNSAFE = re.compile(r"[\x00-\x1f\x7f-\x9f\\\u2028\u2029]|\A/|\A[A-Za-z]:|//|[ .](?:/|\Z)|\A\Z")
-_ABSOLUTE = re.compile(r"\A/|\A[A-Za-z]:|\\")
+_NO_TARGET = re.compile(r"\A/|\A[A-Za-z]:|[\\\0]")
 _MAX_HOPS = 40
 _MAX_LINK_PARTS = 255
 _MAX_STEPS = 1000
@@ -109,7 +109,7 @@ def leaves_tree(name: str, links: Mapping[str, str]) -> bool:
     todo: list[str] = []
     steps = 0
     for _ in range(_MAX_HOPS):
-        if target is None or target.count("/") > _MAX_LINK_PARTS or _ABSOLUTE.search(target):
+        if target is None or target.count("/") > _MAX_LINK_PARTS or _NO_TARGET.search(target):
             return True
         todo.extend(reversed(target.split("/")))
         target = None

@@ -13,11 +13,14 @@ import os
 import re
 import stat
 from abc import ABC, abstractmethod
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, Self
 
 from build_tools.errors import FileError, OutputExistsError, ReleaseError
+from build_tools.wheels.file_identity import is_same_file, require_unchanged
 
 try:
     import fcntl
@@ -30,14 +33,6 @@ _CHUNK = 1 << 20
 _NO_LINKS = {
     getattr(errno, name) for name in ("EPERM", "EOPNOTSUPP", "ENOTSUP", "ENOSYS", "EMLINK", "EXDEV", "EACCES", "EINVAL")
 }
-
-
-def is_same_file(one: Path, other: Path) -> bool:
-    """Whether two paths lead to one file that is there."""
-    try:
-        return os.path.samefile(one, other)
-    except OSError:
-        return False
 
 
 class _Output(ABC):
@@ -57,7 +52,7 @@ class _Output(ABC):
                 remove_leftovers(folder)
             self._create(folder)
         except BaseException as error:
-            self._discard()
+            self._clear()
             if isinstance(error, OSError) and not isinstance(error, ReleaseError):
                 raise FileError.of("write", self.path, error) from error
             raise
@@ -66,9 +61,16 @@ class _Output(ABC):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._discard()
+        self._clear()
         if isinstance(error, OSError) and not isinstance(error, ReleaseError):
             raise FileError.of("write", self.path, error) from error
+
+    def _clear(self) -> None:
+        try:
+            self._discard()
+        except BaseException:  # an interrupt in the middle of it
+            self._discard()
+            raise
 
     @abstractmethod
     def _create(self, folder: Path) -> None:
@@ -76,7 +78,7 @@ class _Output(ABC):
 
     @abstractmethod
     def _discard(self) -> None:
-        """Remove the temporary one, if it is there, and close what is open."""
+        """Remove the temporary one, if it is there, and close what is open; to be called once more where that fails."""
 
 
 class OutputFile(_Output):
@@ -97,8 +99,9 @@ class OutputFile(_Output):
         while True:
             temporary = _temporary(folder, self.path.name)
             flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
-            self.fd = os.open(temporary, flags, 0o666)
+            # Known before it is there, so that an interrupt in between leaves nothing.
             self._temporary = temporary
+            self.fd = os.open(temporary, flags, 0o666)
             # Another run may have taken the file for a dead one's before it was locked.
             if _lock(self.fd) is not False and _is_same(self.fd, temporary):
                 break
@@ -117,7 +120,7 @@ class OutputFile(_Output):
         """The file as a stream to write to; to close it leaves :attr:`fd` open."""
         return os.fdopen(os.dup(self.fd), "wb")
 
-    def publish(self, *, replace: bool, fsync: bool) -> bool:
+    def publish(self, *, replace: bool, fsync: bool, last_look: Callable[[], None] | None = None) -> bool:
         """Give the file its name; return whether that changed anything.
 
         A file that is there already with the same bytes stays as it is.
@@ -125,6 +128,7 @@ class OutputFile(_Output):
         Args:
             replace: whether a file with other bytes may be replaced.
             fsync: whether file and folder must be on the disk before this returns.
+            last_look: called just before the file gets its name; what it raises comes out of here.
 
         Raises:
             OutputExistsError: another file has the name.
@@ -140,6 +144,8 @@ class OutputFile(_Output):
                 return False
             if fsync:
                 os.fsync(self.fd)
+            if last_look is not None:
+                last_look()
             if replace:
                 os.replace(self._temporary, self.path)
                 self._temporary = None
@@ -156,22 +162,27 @@ class OutputFile(_Output):
                 self._sync_folders()
             return True
 
-    def succeed(self, source: Path, *, replace: bool, force: bool, fsync: bool) -> bool:
+    def succeed(self, source: Path, before: tuple[int, ...], *, replace: bool, force: bool, fsync: bool) -> bool:
         """:meth:`publish` a file that was made from ``source``; return whether that changed anything.
 
         Args:
             source: the input, which may have the very path of the output.
+            before: its :func:`identity` when it was read: a file that took its place since is not touched.
             replace: remove the input once the output is safe on the disk; needed where the two have one path.
             force: replace an output that is there with other bytes.
             fsync: return only when the output is on the disk.
 
         Raises:
             OutputExistsError: the output is there with other bytes, or is the input.
-            FileError: the input cannot be removed.
+            FileError: the input cannot be removed, or is another file now.
         """
         in_place = is_same_file(source, self.path)
         try:
-            written = self.publish(replace=replace if in_place else force, fsync=fsync or replace)
+            written = self.publish(
+                replace=replace if in_place else force,
+                fsync=fsync or replace,
+                last_look=partial(require_unchanged, source, before) if replace else None,
+            )
         except OutputExistsError:
             if not in_place:
                 raise
@@ -179,6 +190,7 @@ class OutputFile(_Output):
                 f"{str(self.path)!r} is the input itself", hint="give --replace to replace it, or -o for another folder"
             ) from None
         if replace and not is_same_file(source, self.path):
+            require_unchanged(source, before)
             try:
                 source.unlink()
             except OSError as error:
@@ -208,9 +220,9 @@ class OutputFile(_Output):
             with contextlib.suppress(OSError):
                 os.unlink(self._temporary)
             self._temporary = None
-        if self.fd >= 0:
-            os.close(self.fd)
-            self.fd = -1
+        fd, self.fd = self.fd, -1
+        if fd >= 0:
+            os.close(fd)
 
 
 class OutputFolder(_Output):
@@ -234,8 +246,9 @@ class OutputFolder(_Output):
     def _create(self, folder: Path) -> None:
         while True:
             temporary = _temporary(folder, self.path.name)
-            temporary.mkdir()
+            # Known before it is there, so that an interrupt in between leaves nothing.
             self.temporary = temporary
+            temporary.mkdir()
             try:
                 self._fd = os.open(temporary, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
             except FileNotFoundError:
@@ -264,9 +277,9 @@ class OutputFolder(_Output):
         if self.temporary != self.path:
             _remove_tree(self.temporary)
             self.temporary = self.path
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
 
 
 def _temporary(folder: Path, name: str) -> Path:

@@ -13,9 +13,10 @@ from typing import NamedTuple
 from build_tools.errors import EditError, WheelError
 from build_tools.wheels.change import Change
 from build_tools.wheels.edit import WheelEdit
+from build_tools.wheels.file_identity import identity, is_same_file
 from build_tools.wheels.finding import Finding
 from build_tools.wheels.mended import mend
-from build_tools.wheels.output import OutputFile, is_same_file
+from build_tools.wheels.output import OutputFile
 from build_tools.wheels.rewrite import Rewrite
 from build_tools.wheels.rules import Severity
 from build_tools.wheels.wheel import Wheel
@@ -98,13 +99,14 @@ def repack(
     if verify not in VERIFICATIONS:
         raise EditError(f"verify is {verify!r}, expected {' or '.join(map(repr, VERIFICATIONS))}")
     path, edit, hashes = Path(wheel), edit or WheelEdit(), verify == "hashes"
+    before = identity(path)
     with ExitStack() as stack:
         # The input is closed and forgotten before the output is read: each may take much memory.
         draft, output = _draft(path, out_dir, edit, stack, dry_run=dry_run, hashes=hashes)
         if output is None:
             return draft
         findings = _prove(output.temporary, draft.path.name, repaired=edit.repair, hashes=hashes)
-        written = output.succeed(path, replace=replace, force=force, fsync=fsync)
+        written = output.succeed(path, before, replace=replace, force=force, fsync=fsync)
     return draft._replace(written=written, findings=findings)
 
 

@@ -24,6 +24,7 @@ from build_tools.wheels.header_edit import edit_wheel
 from build_tools.wheels.headers import Headers
 from build_tools.wheels.member_names import check_names, leaves_tree
 from build_tools.wheels.name import WheelName, compress_tags
+from build_tools.wheels.new_tree import NewTree, require_names
 from build_tools.wheels.output import OutputFile, OutputFolder
 from build_tools.wheels.record import DIGEST_SIZES, Record, Row, digest_text
 from build_tools.wheels.times import DOS_1980, epoch_dos_time
@@ -34,9 +35,10 @@ from build_tools.wheels.zip_format import Entry
 def unpack(wheel: str | os.PathLike[str], dest: str | os.PathLike[str] = ".") -> Path:
     """Unpack a wheel into ``dest/{name}-{version}``, which must not be there yet.
 
-    The x bits and the symlinks of the archive are restored, other mode bits are not. Every member
-    is held against its CRC and its digest in RECORD. A wheel whose parts disagree is unpacked, so
-    that it can be mended; one that is no sound archive is not. The folder appears when it is whole.
+    The x bits and the symlinks of the archive are restored, other mode bits are not: what others may
+    do is the umask's choice, and all may never write. Every member is held against its CRC and its
+    digest in RECORD. A wheel whose parts disagree is unpacked, so that it can be mended; one that is
+    no sound archive is not. The folder appears when it is whole.
 
     Returns:
         The folder.
@@ -48,6 +50,7 @@ def unpack(wheel: str | os.PathLike[str], dest: str | os.PathLike[str] = ".") ->
     """
     with Wheel.open(wheel) as source:
         source.refuse(f for f in source.findings if f.code.startswith(("zip-", "dist-info-count")))
+        require_names(list(source.archive.by_name), source.path.name)
         with OutputFolder(Path(dest) / _folder_name(source)) as output:
             _write_tree(source, output.temporary)
             output.publish()
@@ -69,46 +72,36 @@ def _folder_name(wheel: Wheel) -> str:
 def _write_tree(wheel: Wheel, root: Path) -> None:
     archive = wheel.archive
     rows = {row.path: row.digest for row in wheel.record.rows} if wheel.record else {}
-    made: set[str] = set()
     links: list[tuple[str, str]] = []
-    for member in archive.members:
-        folder = member.name.removesuffix("/") if member.is_dir else member.name.rpartition("/")[0]
-        _make_folder(root, folder, made)
-        if member.is_dir:
-            continue
-        algorithm = rows.get(member.name, "").partition("=")[0]
-        digest = hashlib.new(algorithm) if algorithm in DIGEST_SIZES else None
-        # A link to nothing cannot be made; what installers make of it is an empty file.
-        if member.entry.is_symlink and member.size:
-            data = archive.read(member, member.size)
-            links.append((member.name, data.decode()))
-            if digest:
-                digest.update(data)
-        else:
-            # The umask of the user takes its part of these bits, as for any new file.
-            mode = 0o777 if member.entry.mode & 0o111 else 0o666
-            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0) | getattr(os, "O_NOFOLLOW", 0)
-            fd = os.open(root / member.name, flags, mode)
-            try:
-                for chunk in archive.chunks(member):
-                    write_all(fd, chunk)
-                    if digest:
-                        digest.update(chunk)
-            finally:
-                os.close(fd)
-        if digest and digest_text(algorithm, digest.digest()) != rows[member.name]:
-            raise WheelError(f"{wheel.path.name}: {member.name}: its digest is not the one in RECORD [record-digest]")
-    # Last, so that nothing is ever written through one.
-    for name, target in links:
-        os.symlink(target, root / name)
-
-
-def _make_folder(root: Path, folder: str, made: set[str]) -> None:
-    """Make a folder of the tree and those above it, but never the root again: it is held by its lock."""
-    if folder and folder not in made:
-        _make_folder(root, folder.rpartition("/")[0], made)
-        (root / folder).mkdir()
-        made.add(folder)
+    with NewTree(root) as tree:
+        for member in archive.members:
+            if member.is_dir:
+                tree.make_folder(member.name.removesuffix("/"))
+                continue
+            algorithm = rows.get(member.name, "").partition("=")[0]
+            digest = hashlib.new(algorithm) if algorithm in DIGEST_SIZES else None
+            # A link to nothing cannot be made; what installers make of it is an empty file.
+            if member.entry.is_symlink and member.size:
+                data = archive.read(member, member.size)
+                links.append((member.name, data.decode()))
+                if digest:
+                    digest.update(data)
+            else:
+                fd = tree.open_file(member.name, executable=bool(member.entry.mode & 0o111))
+                try:
+                    for chunk in archive.chunks(member):
+                        write_all(fd, chunk)
+                        if digest:
+                            digest.update(chunk)
+                finally:
+                    os.close(fd)
+            if digest and digest_text(algorithm, digest.digest()) != rows[member.name]:
+                raise WheelError(
+                    f"{wheel.path.name}: {member.name}: its digest is not the one in RECORD [record-digest]"
+                )
+        # Last, so that nothing is ever written through one.
+        for name, target in links:
+            tree.make_link(name, target)
 
 
 @dataclass(frozen=True, slots=True)

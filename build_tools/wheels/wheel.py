@@ -230,6 +230,7 @@ class Wheel:
         for position, member in enumerate(self.archive.members):
             if not self.in_dist_info(member):
                 last = position
+        # None at all where it is a file.
         first = next((i for i, member in enumerate(self.archive.members) if self.in_dist_info(member)), last)
         if first < last:
             self._find("dist-info-order", f"{dist_info} does not stand last in the archive", dist_info)

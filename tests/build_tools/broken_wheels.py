@@ -297,11 +297,19 @@ HEADERS = [
     _metadata(
         "a requirement cut short", "metadata-value", "Summary:", "Requires-Dist: foo (>=1.0\nSummary:", "foo (>=1.0"
     ),
+    _metadata(
+        "a requirement with a brace",
+        "metadata-value",
+        "Summary:",
+        "Requires-Dist: foo; {x == 'a'\nSummary:",
+        "{x == 'a'",
+    ),
     _metadata("a bad Requires-Python", "metadata-value", "Summary:", "Requires-Python: >>3\nSummary:", ">>3"),
     _member("an unknown scheme", "data-scheme", "demo-1.0.data/bogus/x"),
     _member("a file right below .data", "data-scheme", "demo-1.0.data/top"),
     _member("a file called .data", "data-scheme", "demo-1.0.data"),
     _member("a file called .dist-info", "dist-info-count", "x.dist-info"),
+    _wheel("a dist-info that is a file", "dist-info-file", files={**PACKAGE, INFO: "x"}, omit=ALL),
     _wheel("METADATA as a symlink", "dist-info-file", "symlink", metadata=symlink("../demo/__init__.py")),
     _metadata("two Summaries", "metadata-field-repeated", "Summary:", "Summary: x\nSummary:", "Summary"),
     _wheel("WHEEL not UTF-8", "wheel-invalid", "UTF-8", wheel=b"Wheel-Version: 1.0\nGenerator: \xe9\n"),

@@ -39,8 +39,10 @@ build_tools.wheels.core_metadata
 build_tools.wheels.requires
 build_tools.wheels.headers
 build_tools.wheels.record
+build_tools.wheels.file_identity
 build_tools.wheels.output
 build_tools.wheels.header_checks
+build_tools.wheels.new_tree
 build_tools.wheels.central_directory
 build_tools.wheels.archive
 build_tools.wheels.archive_writer

@@ -128,6 +128,7 @@ X11 = [
     (["--add", "License-Expression: MIT"], ["License-Expression", "2.4", "2.1"]),
     (["--set", "License-Expression: MIT"], ["License-Expression", "2.4", "2.1"]),
     (["--add", "License-File: LICENSE"], ["License-File", "2.4", "2.1"]),
+    (["--add", "Requires-Dist: foo; {x == 'a'"], ["Requires-Dist", "{x == 'a'"]),
     (["--add", "Import-Name: demo"], ["Import-Name", "2.5", "2.1"]),
     (["--add", "Dynamic: Keywords"], ["Dynamic", "2.2", "2.1"]),
     (["--version", "1.0_1"], ["'1.0_1'", "expected"]),

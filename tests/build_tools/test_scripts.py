@@ -30,7 +30,9 @@ note() {{ printf '%s|' "$@" >>"$STAND_IN/log"; echo >>"$STAND_IN/log"; }}
 fail() {{ [ ! -e "$STAND_IN/fail-$1" ] || exit 1; }}
 case "$*" in
   '-m venv -- '*) note venv; mkdir -p "$4/bin"; cp "$0" "$4/bin/python" ;;
+  '-m pip install '*' atheris') note pip atheris; fail atheris ;;
   '-m pip install '*) shift 6; note pip "$@"; fail pip ;;
+  'scripts/fuzz.py '*) note fuzz; fail fuzz ;;
   '-m pytest'*) shift 2; note pytest "$@"; echo '== 3 passed in 0.01s =='; fail pytest ;;
   '-m ruff check'*) note ruff-check; fail ruff-check ;;
   '-m ruff format --check'*) note ruff-format; fail ruff-format ;;
@@ -254,10 +256,17 @@ class TestCi:
         done = copy.run(".ci/run")
         assert done.returncode == 0, done.stderr
         assert done.stdout.splitlines()[-1] == "== 3 passed in 0.01s =="
-        expected = [["venv"], *FILLED, ["pytest"], ["pip", "-e", ".[dev]"], ["ruff-check"], ["ruff-format"], ["mypy"]]
-        assert copy.take_log() == expected
+        checks = [["pip", "-e", ".[dev]"], ["ruff-check"], ["ruff-format"], ["mypy"], ["pip", "atheris"], ["fuzz"]]
+        assert copy.take_log() == [["venv"], *FILLED, ["pytest"], *checks]
 
-    @pytest.mark.parametrize("what", ["pytest", "ruff-check", "ruff-format", "mypy"])
+    def test_without_a_fuzzer_the_run_says_so_and_passes(self, copy: Copy) -> None:
+        (copy.stand_in / "fail-atheris").touch()
+        done = copy.run(".ci/run")
+        assert done.returncode == 0
+        assert "== fuzz: SKIPPED, no atheris for this Python\n" in done.stdout
+        assert ["fuzz"] not in copy.take_log()
+
+    @pytest.mark.parametrize("what", ["pytest", "ruff-check", "ruff-format", "mypy", "fuzz"])
     def test_any_failure_fails_the_run_and_the_rest_is_still_checked(self, copy: Copy, what: str) -> None:
         (copy.stand_in / f"fail-{what}").touch()
         done = copy.run(".ci/run")
