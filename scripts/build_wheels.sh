@@ -18,6 +18,8 @@ installs and imports each, and writes SHA256SUMS and release.json. For another p
   --wheel FILE        start from this wheel instead of building one
   -v, --verbose       show the output of the build as it comes
   --no-smoke          do not install and import the wheels
+  --fresh             do again what a run that did not end has done
+  --jobs N            how many variants to make and try at once (default: one on each core)
   --force             replace outputs that are there with other bytes
   --json              print the same facts as JSON
   -q, --quiet         say warnings and errors alone
