@@ -139,11 +139,11 @@ class _Mending:
             self._metadata = repair_metadata(self._metadata)
             self._header = repair_wheel(self._header, self._name if self._sync is None else None)
         if self._sync is not None:
-            # The side that loses must still be readable; only its tags may be anything.
+            # The side that loses must still be readable; only its tags and build tag may be anything.
             self._left = [
                 finding
                 for finding in self._wheel.header_findings(None, self._metadata, self._header)
-                if finding.blocks and not (self._sync == "filename" and finding.code == "wheel-tags")
+                if finding.blocks and not (self._sync == "filename" and finding.code in ("wheel-tags", "wheel-build"))
             ]
             if not self._left:
                 self._follow(self._metadata, self._header)

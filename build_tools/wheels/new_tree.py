@@ -13,9 +13,8 @@ from types import TracebackType
 from typing import Self
 
 from build_tools.errors import WheelError
+from build_tools.wheels.limits import MAX_DEPTH
 
-MAX_DEPTH = 200
-"""Folders in each other; what removes a tree goes down as many levels, with a file open for each."""
 _BY_FOLDER = {os.open, os.mkdir, os.symlink} <= os.supports_dir_fd
 _WINDOWS = os.name == "nt"
 _RESERVED = re.compile(r"(?:CON|PRN|AUX|NUL|CONIN\$|CONOUT\$|(?:COM|LPT)[0-9\xb9\xb2\xb3])[ ]*(?:\.|\Z)", re.IGNORECASE)

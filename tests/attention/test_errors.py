@@ -12,9 +12,11 @@ from te_pkg.attention import errors
 from te_pkg.attention.errors import (
     ArgumentTypeError,
     AttentionError,
+    BackendUnavailableError,
     KernelUnavailableError,
     LayoutError,
     OffsetOverflowError,
+    RankError,
 )
 
 FAMILY = [kind for _, kind in inspect.getmembers(errors, inspect.isclass) if issubclass(kind, AttentionError)]
@@ -22,6 +24,8 @@ ARGUMENTS = {
     LayoutError: (["one", "two"],),
     OffsetOverflowError: ("beyond", 2**31),
     KernelUnavailableError: ("triton", "there is none"),
+    BackendUnavailableError: ("varlen", "it needs CUDA"),
+    RankError: ((1, 3), ("rank 1 left", "rank 3 disagrees")),
 }
 
 

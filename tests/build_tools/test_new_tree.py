@@ -12,7 +12,8 @@ import pytest
 
 from build_tools.errors import WheelError
 from build_tools.wheels import new_tree, unpack
-from build_tools.wheels.new_tree import MAX_DEPTH, NewTree, require_names
+from build_tools.wheels.limits import MAX_DEPTH
+from build_tools.wheels.new_tree import NewTree, require_names
 from tests.build_tools.command_line import te_wheel
 from tests.build_tools.wheel_factory import PACKAGE, STORED, Member, directory, make_wheel, symlink
 

@@ -257,7 +257,12 @@ class TestCi:
         assert done.returncode == 0, done.stderr
         assert done.stdout.splitlines()[-1] == "== 3 passed in 0.01s =="
         checks = [["pip", "-e", ".[dev]"], ["ruff-check"], ["ruff-format"], ["mypy"], ["pip", "atheris"], ["fuzz"]]
-        assert copy.take_log() == [["venv"], *FILLED, ["pytest", "-n", str(os.cpu_count()), "--dist", "loadfile"], *checks]
+        assert copy.take_log() == [
+            ["venv"],
+            *FILLED,
+            ["pytest", "-n", str(os.cpu_count()), "--dist", "loadfile"],
+            *checks,
+        ]
 
     def test_without_a_fuzzer_the_run_says_so_and_passes(self, copy: Copy) -> None:
         (copy.stand_in / "fail-atheris").touch()

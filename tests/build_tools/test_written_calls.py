@@ -55,14 +55,14 @@ class Command:
 DEMO, SECOND = "in/demo-1.0-py3-none-any.whl", "in/second-1.0-py3-none-any.whl"
 RENAMED = "out/other-1.0-py3-none-any.whl"
 RENAME = ("repack", DEMO, "-o", "out", "--name", "other")
-RELEASE = ("release", "project", "-o", "dist", "--wheel", DEMO, "--no-smoke", "-q")
+RELEASE = ("release", "project", "-o", "dist", "--wheel", DEMO, "--no-smoke", "-q", "--jobs", "1")
 COMMANDS = {
     "repack": Command(RENAME),
     "repack --fsync into new folders": Command((*RENAME[:3], "out/a/b", *RENAME[4:], "--fsync")),
     "repack --force": Command((*RENAME, "--force"), {RENAMED: PRECIOUS}),
     "repack --replace": Command((*RENAME, "--replace"), removes=(DEMO,)),
     "repack --replace in place": Command(("repack", DEMO, "--set", "Summary: new", "--replace"), replaces=(DEMO,)),
-    "repack of two": Command(("repack", DEMO, SECOND, "-o", "out", "--local", "cu1")),
+    "repack of two": Command(("repack", DEMO, SECOND, "-o", "out", "--local", "cu1", "--jobs", "1")),
     "repack --add-file": Command(("repack", DEMO, "-o", "out", "--add-file", "project/pyproject.toml=demo/plan.toml")),
     "unpack": Command(("unpack", DEMO, "-d", "unpacked")),
     "pack": Command(("pack", "tree/demo-1.0", "-d", "out")),
