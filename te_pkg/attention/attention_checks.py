@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import torch
 
 from te_pkg.attention.errors import ArgumentError, ArgumentTypeError, LayoutError
@@ -21,6 +19,7 @@ def check_arguments(
     v: torch.Tensor,
     layout: PackedLayout,
     layout_kv: PackedLayout,
+    causal: bool,
     align: str,
     window: tuple[int, int] | None,
     scale: float | None,
@@ -45,7 +44,10 @@ def check_arguments(
         for name, value in (("layout", layout), ("layout_kv", layout_kv))
         if not isinstance(value, PackedLayout)
     ]
-    wrong_types, numbers = _number_faults(scale, softcap, dropout_p)
+    if not isinstance(causal, bool):
+        strange.append(f"causal must be a bool, got {causal!r}")
+    precise = torch.float64 if isinstance(q, torch.Tensor) and q.dtype == torch.float64 else torch.float32
+    wrong_types, numbers = _number_faults(scale, softcap, dropout_p, precise)
     window_types, of_window = window_faults(window)
     strange += wrong_types + window_types
     if generator is not None and not isinstance(generator, torch.Generator):
@@ -64,18 +66,26 @@ def check_arguments(
         raise LayoutError(faults)
 
 
-def _number_faults(scale: float | None, softcap: float | None, dropout_p: float) -> tuple[list[str], list[str]]:
-    """What is wrong with the types, and with the values."""
+def _number_faults(
+    scale: float | None, softcap: float | None, dropout_p: float, precise: torch.dtype
+) -> tuple[list[str], list[str]]:
+    """What is wrong with the types, and with the values.
+
+    Args:
+        precise: the dtype of the scores, where a greater number would be Inf, and a lesser cap 0.
+    """
     strange, faults = [], []
+    most, least = torch.finfo(precise).max, torch.finfo(precise).tiny
+    held = str(precise).removeprefix("torch.")
     for name, value, optional in (("scale", scale, True), ("softcap", softcap, True), ("dropout_p", dropout_p, False)):
         if value is None and optional:
             continue
         if isinstance(value, bool) or not isinstance(value, (int, float, torch.SymInt, torch.SymFloat)):
             strange.append(f"{name} must be a number{' or None' if optional else ''}, got {value!r}")
-        elif name == "scale" and not -math.inf < value < math.inf:
-            faults.append(f"scale is {value!r}, expected a finite number")
-        elif name == "softcap" and not 0 < value < math.inf:
-            faults.append(f"softcap is {value!r}, expected a finite number greater than 0")
+        elif name == "scale" and not -most <= value <= most:
+            faults.append(f"scale is {value!r}, expected a finite number of {held}")
+        elif name == "softcap" and not least <= value <= most:
+            faults.append(f"softcap is {value!r}, expected a finite number of {held} greater than 0")
         elif name == "dropout_p" and not 0 <= value < 1:
             faults.append(f"dropout_p is {value!r}, expected at least 0 and less than 1")
     return strange, faults
@@ -95,6 +105,8 @@ def _buffer_faults(
             faults.append(f"{name} has {x.shape[0]} rows, expected {of.total_tokens} as {called}")
         if x.device != of.device:
             faults.append(f"{name} is on {x.device}, expected {of.device} as {called}")
+        if x.layout != torch.strided:
+            faults.append(f"{name} is {x.layout}, expected torch.strided")
     if q.dtype not in DTYPES:
         faults.append(f"q is {q.dtype}, expected {', '.join(str(dtype).removeprefix('torch.') for dtype in DTYPES)}")
     faults += [f"{name} is {x.dtype}, expected {q.dtype} as q" for name, x, _ in shapes[1:] if x.dtype != q.dtype]

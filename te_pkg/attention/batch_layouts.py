@@ -5,7 +5,8 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import re
+from typing import Any, NamedTuple
 
 import torch
 from torch.compiler import is_compiling
@@ -16,7 +17,7 @@ from te_pkg.attention.layout import PackedLayout
 from te_pkg.attention.layout_checks import CheckedOffsets, check_offsets
 from te_pkg.attention.offsets import is_traced
 
-__all__ = ["Side", "layout_of_batch", "layout_of_rows"]
+__all__ = ["Side", "layout_of_batch", "layout_of_rows", "masks_of"]
 
 
 class Side(NamedTuple):
@@ -59,7 +60,7 @@ def layout_of_rows(side: Side, between: bool) -> PackedLayout:
     if cu is None:
         raise ArgumentTypeError(f"cu_seqlens_{side.name} must be a tensor for qkv_format 'thd', got None")
     padded = side.cu_seqlens_padded if between else None
-    return _layout(cu, padded, side.rows.shape[0], side.max_seqlen)
+    return _layout(side, cu, padded, side.rows.shape[0], side.max_seqlen)
 
 
 def layout_of_batch(side: Side, padded: bool) -> PackedLayout:
@@ -86,6 +87,8 @@ def layout_of_batch(side: Side, padded: bool) -> PackedLayout:
                 f"cu_seqlens_{side.name} or attention_mask must be a tensor where attn_mask_type has padding, got "
                 "neither"
             )
+        if not isinstance(side.mask, torch.Tensor):
+            raise ArgumentTypeError(f"attention_mask of {side.name} must be a tensor, got {side.mask!r}")
         if side.mask.ndim != 4 or side.mask.shape[0] != batch or side.mask.shape[-1] != longest:
             raise LayoutError(
                 [
@@ -94,9 +97,35 @@ def layout_of_batch(side: Side, padded: bool) -> PackedLayout:
                 ]
             )
         cu = get_cu_seqlens(side.mask)
-    return _layout(cu, slots, batch * longest, longest)
+    return _layout(side, cu, slots, batch * longest, longest)
 
 
-def _layout(cu: torch.Tensor, padded: torch.Tensor | None, rows: int, longest: int | None) -> PackedLayout:
-    unread = None if longest is None or cu.device.type == "cpu" else "the device would have to be waited for"
-    return PackedLayout._trusted(check_offsets(cu, padded, rows, longest, unread=unread))
+def masks_of(given: Any) -> tuple[torch.Tensor | None, torch.Tensor | None]:
+    """``attention_mask`` of the queries, and of the keys: one for both, or a tuple of two.
+
+    Raises:
+        ArgumentTypeError: a ``TypeError``; another number of them.
+    """
+    if not isinstance(given, (tuple, list)):
+        return given, given
+    if len(given) != 2:
+        raise ArgumentTypeError(f"attention_mask must be a tensor, or two for queries and keys, got {len(given)}")
+    return given[0], given[1]
+
+
+def _layout(side: Side, cu: torch.Tensor, padded: torch.Tensor | None, rows: int, longest: int | None) -> PackedLayout:
+    on_host = not isinstance(cu, torch.Tensor) or cu.device.type == "cpu"
+    unread = None if longest is None or on_host else "the device would have to be waited for"
+    try:
+        return PackedLayout._trusted(check_offsets(cu, padded, rows, longest, unread=unread))
+    except LayoutError as error:
+        raise LayoutError(_of_side(side, fault) for fault in error.faults) from None
+    except ArgumentTypeError as error:
+        raise ArgumentTypeError(_of_side(side, str(error))) from None
+
+
+def _of_side(side: Side, fault: str) -> str:
+    """By the names of the arguments that the caller gave."""
+    return re.sub(r"\b(cu_seqlens|max_seqlen)\b", rf"\1_{side.name}", fault).replace(
+        "cu_seqlens_padded", f"cu_seqlens_{side.name}_padded"
+    )

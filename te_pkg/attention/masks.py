@@ -113,18 +113,18 @@ def _bound(side: int) -> int | None:
     return None if side < 0 or side >= INT32_MAX else side
 
 
-def window_faults(window: tuple[int, int] | None) -> tuple[list[str], list[str]]:
-    """What is wrong with the type of ``window``, and with its values."""
+def window_faults(window: tuple[int, int] | None, name: str = "window") -> tuple[list[str], list[str]]:
+    """What is wrong with the type of ``window``, an argument called ``name``, and with its values."""
     if window is None:
         return [], []
     try:
         left, right = window
     except (TypeError, ValueError):
-        return [f"window must be a pair (left, right), got {window!r}"], []
-    sides, strange = as_integers({"window[0]": left, "window[1]": right})
+        return [f"{name} must be a pair (left, right), got {window!r}"], []
+    sides, strange = as_integers({f"{name}[0]": left, f"{name}[1]": right})
     if all(side >= -1 for side in sides.values()):
         return strange, []
-    return strange, [f"window is {window!r}, expected (left, right) with -1 for unbounded, else at least 0"]
+    return strange, [f"{name} is {window!r}, expected (left, right) with -1 for unbounded, else at least 0"]
 
 
 class _Diagonal(NamedTuple):

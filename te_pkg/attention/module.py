@@ -14,9 +14,11 @@ from typing import Any, NamedTuple
 
 import torch
 
-from te_pkg.attention.batch_layouts import Side, layout_of_batch, layout_of_rows
+from te_pkg.attention.batch_layouts import Side, layout_of_batch, layout_of_rows, masks_of
 from te_pkg.attention.errors import ArgumentError, ArgumentTypeError, LayoutError
 from te_pkg.attention.layout import PackedLayout
+from te_pkg.attention.masks import window_faults
+from te_pkg.attention.module_checks import call_type_faults, constructor_type_faults, is_plainly, number_faults
 from te_pkg.attention.packed_attention import packed_attention
 from te_pkg.attention.padding_decisions import resolve_pad_between_seqs
 
@@ -62,6 +64,7 @@ class DotProductAttention(torch.nn.Module):
         softmax_scale: None: ``1 / sqrt(d)``.
 
     Raises:
+        ArgumentTypeError: a ``TypeError`` with every fault; an argument is of a type that cannot be meant.
         ArgumentError: a ``ValueError`` with every fault; a value that cannot be meant, or that is not supported.
     """
 
@@ -91,6 +94,18 @@ class DotProductAttention(torch.nn.Module):
         name: str | None = None,
     ) -> None:
         super().__init__()
+        strange = constructor_type_faults(
+            num_attention_heads,
+            kv_channels,
+            num_gqa_groups,
+            attn_mask_type,
+            tp_size,
+            window_size,
+            bottom_right_diagonal,
+        )
+        wrong_types, numbers = number_faults(softmax_scale=softmax_scale, attention_dropout=attention_dropout)
+        if strange + wrong_types:
+            raise ArgumentTypeError("\n".join(strange + wrong_types))
         tracked = get_rng_state_tracker is not None and attention_dropout > 0 and not sequence_parallel
         faults = [
             f"{called} is {value!r}, expected {expected}"
@@ -117,10 +132,13 @@ class DotProductAttention(torch.nn.Module):
             )
         elif tp_size >= 1 and groups % tp_size:
             faults.append(f"tp_size is {tp_size}, expected a divisor of the {groups} groups of heads")
+        sizes = tuple(kv_channels) if isinstance(kv_channels, (tuple, list)) else (kv_channels, kv_channels)
+        if min(sizes) < 1:
+            faults.append(f"kv_channels is {kv_channels!r}, expected at least 1")
+        faults += numbers + window_faults(window_size, "window_size")[1]
         faults += _format_faults(qkv_format) + _mask_faults(_mask_type(attn_mask_type))
         if faults:
             raise ArgumentError("\n".join(faults))
-        sizes = (kv_channels, kv_channels) if isinstance(kv_channels, int) else tuple(kv_channels)
         self.heads = num_attention_heads // tp_size
         self.groups = groups // tp_size
         self.sizes = sizes
@@ -207,13 +225,18 @@ class DotProductAttention(torch.nn.Module):
             ArgumentTypeError: a ``TypeError``; a tensor is missing, or is none.
             LayoutError: a ``ValueError`` with every fault; offsets that are no layout, or tensors that do not fit.
         """
+        strange = call_type_faults(
+            attn_mask_type, window_size, bottom_right_diagonal, pad_between_seqs, max_seqlen_q, max_seqlen_kv
+        )
+        if strange:
+            raise ArgumentTypeError("\n".join(strange))
         mask_type = self.attn_mask_type if attn_mask_type is None else _mask_type(attn_mask_type)
         form = self.qkv_format if qkv_format is None else qkv_format
         refused = {
             "core_attention_bias_type": (core_attention_bias_type, core_attention_bias_type == "no_bias", "'no_bias'"),
-            "num_splits": (num_splits, num_splits in (None, 1), "None or 1"),
-            "fp8_output": (fp8_output, not fp8_output, "False"),
-            "bf16_backward": (bf16_backward, not bf16_backward, "False"),
+            "num_splits": (num_splits, num_splits is None or is_plainly(num_splits, 1), "None or 1"),
+            "fp8_output": (fp8_output, fp8_output is None or is_plainly(fp8_output, False), "False"),
+            "bf16_backward": (bf16_backward, bf16_backward is None or is_plainly(bf16_backward, False), "False"),
             **{
                 name: (value, value is None, "None")
                 for name, value in (
@@ -249,11 +272,9 @@ class DotProductAttention(torch.nn.Module):
             rows = tensors
         else:
             batch_first = Tensors(*(x.transpose(0, 1) for x in tensors)) if form == "sbhd" else tensors
-            masks = attention_mask if isinstance(attention_mask, (tuple, list)) else (attention_mask, attention_mask)
             padded = "padding" in mask_type
-            sides = tuple(  # type: ignore[assignment]
-                side._replace(rows=x, mask=mask) for side, x, mask in zip(sides, batch_first, masks, strict=False)
-            )
+            of_q, of_kv = masks_of(attention_mask) if padded else (None, None)
+            sides = sides[0]._replace(rows=batch_first.q, mask=of_q), sides[1]._replace(rows=batch_first.k, mask=of_kv)
             layout, keys = _both(sides, lambda side: layout_of_batch(side, padded))
             rows = Tensors(*(x.flatten(0, 1) for x in batch_first))
         out = packed_attention(
@@ -287,6 +308,9 @@ class DotProductAttention(torch.nn.Module):
                 faults.append(f"{name} is {x.ndim}-D with shape {list(x.shape)}, expected {dimensions}-D {letters}")
             elif x.shape[-2:] != heads:
                 faults.append(f"{name} ends in {list(x.shape[-2:])}, expected {list(heads)}, heads and their size")
+        if not faults and tensors.v.shape[:-2] != tensors.k.shape[:-2]:
+            found, wanted = list(tensors.v.shape[:-2]), list(tensors.k.shape[:-2])
+            faults.append(f"value_layer begins with {found}, expected {wanted} as key_layer, {letters}")
         if faults:
             raise LayoutError(faults)
 

@@ -117,8 +117,9 @@ def packed_attention(
         align: where the diagonal of a sequence lies: ``"top_left"`` begins at its first query and first key,
             ``"bottom_right"`` ends at the last ones.
         window: ``(left, right)``, how many keys beside the diagonal a query sees; -1: without bound.
-        scale: of the scores; None: ``1 / sqrt(d)``.
-        softcap: scores ``x`` become ``softcap * tanh(x / softcap)``; None: they stay.
+        scale: of the scores, a number that their dtype holds, float64 for float64, else float32; None:
+            ``1 / sqrt(d)``.
+        softcap: scores ``x`` become ``softcap * tanh(x / softcap)``; likewise, greater than 0; None: they stay.
         dropout_p: the share of weights that become 0, others growing by ``1 / (1 - dropout_p)``. Done by ``dense``.
         generator: of the dropout, on the device of ``q``; None: torch's default, so that ``torch.manual_seed`` rules.
         return_lse: return the log-sum-exp of the scores too.
@@ -126,8 +127,8 @@ def packed_attention(
             :mod:`te_pkg.attention.backends`; None: the fastest that can serve.
 
     Returns:
-        ``[t_q, h, d_v]``, contiguous; with ``return_lse`` also ``[h, t_q]``, natural logarithm, float64 for float64,
-        else float32, with a gradient too.
+        ``[t_q, h, d_v]``; with ``return_lse`` also ``[h, t_q]``, natural logarithm, float64 for float64, else float32,
+        with a gradient too. Both contiguous.
 
     Raises:
         ArgumentTypeError: a ``TypeError`` with every fault; an argument is of a type that cannot be meant.
@@ -196,7 +197,7 @@ def _problem(
     generator: torch.Generator | None,
 ) -> AttentionProblem:
     keys = layout if layout_kv is None else layout_kv
-    check_arguments(q, k, v, layout, keys, align, window, scale, softcap, dropout_p, generator)
+    check_arguments(q, k, v, layout, keys, causal, align, window, scale, softcap, dropout_p, generator)
     return AttentionProblem.of(
         layout,
         keys,

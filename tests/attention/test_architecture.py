@@ -57,6 +57,7 @@ te_pkg.attention.backends.operators
 te_pkg.attention.attention_checks
 te_pkg.attention.packed_attention
 te_pkg.attention.batch_layouts
+te_pkg.attention.module_checks
 te_pkg.attention.module
 te_pkg.attention.context_parallel.partition
 te_pkg.attention.context_parallel.merge

@@ -21,6 +21,8 @@ def test_each_row_is_the_softmax_of_what_it_sees(case):
     expected, logs = naive(case)
     assert_close(out, expected, case.problem.layout)
     torch.testing.assert_close(lse, logs)
+    gradients = dense.backward(case.d_out, case.q, case.k, case.v, out, lse, case.problem, case.d_lse)
+    assert all(x.is_contiguous() for x in (out, lse, *gradients))
     assert (lse == -math.inf).equal(logs == -math.inf)
 
 
@@ -130,3 +132,18 @@ def test_dropped_weights_are_those_of_the_mask_in_both_passes():
 
 def test_docstrings_are_true():
     assert doctest.testmod(dense).failed == 0
+
+
+def test_a_small_share_is_dropped_as_often_in_every_default_dtype():
+    problem = AttentionProblem.of(PackedLayout.from_lengths([1000]), scale=1.0, dropout_p=0.001)
+    q = torch.zeros(1000, 1, 1)
+    default = torch.get_default_dtype()
+    drawn = []
+    try:
+        for dtype in (torch.float32, torch.bfloat16):
+            torch.set_default_dtype(dtype)
+            drawn.append(dense.draw_dropout(q, q, problem, torch.Generator().manual_seed(3)))
+    finally:
+        torch.set_default_dtype(default)
+    assert drawn[0].equal(drawn[1])
+    assert 0.0008 < 1 - drawn[1].double().mean() < 0.0012

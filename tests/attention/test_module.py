@@ -175,7 +175,7 @@ def test_under_capture_with_sizes_given_nothing_is_read():
     with mark_capturing():
         out = dpa(q, k, k, **offsets, **padded, max_seqlen_q=3, max_seqlen_kv=3)
     torch.testing.assert_close(out, expected)
-    with mark_capturing(), pytest.raises(LayoutError, match="max_seqlen is not given"):
+    with mark_capturing(), pytest.raises(LayoutError, match="max_seqlen_q is not given"):
         dpa(q, k, k, **offsets, **padded)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import doctest
 import json
 import math
+import re
 import sys
 from pathlib import Path
 
@@ -173,6 +174,17 @@ def test_dtypes_come_back(dtype):
     assert not out[3].any()
 
 
+@pytest.mark.parametrize("number", [1e-50, 1e-300])
+def test_a_scale_that_float32_rounds_to_zero_is_as_good_as_zero(number):
+    layout = PackedLayout.from_lengths([3, 2])
+    q = poisoned(layout, 2, 4, dtype=torch.float32)
+    for band in ({"causal": True}, {"window": (0, 1)}):
+        found = packed_attention(q, q, q, layout, scale=number, **band)
+        assert found.equal(packed_attention(q, q, q, layout, scale=0, **band))
+    with pytest.raises(BackendUnavailableError, match="a scale greater than 0, got 1e-"):
+        packed_attention(q, q, q, layout, scale=number, backend="sdpa")
+
+
 def test_an_autocast_around_it_changes_nothing():
     layout = PackedLayout.from_lengths([30])
     q = poisoned(layout, 2, 8, dtype=torch.float32)
@@ -253,8 +265,8 @@ class TestRefusals:
                 dropout_p=1.0,
             )
         assert str(raised.value).splitlines() == [
-            "scale is inf, expected a finite number",
-            "softcap is 0.0, expected a finite number greater than 0",
+            "scale is inf, expected a finite number of float32",
+            "softcap is 0.0, expected a finite number of float32 greater than 0",
             "dropout_p is 1.0, expected at least 0 and less than 1",
             "window is (-2, 0), expected (left, right) with -1 for unbounded, else at least 0",
             "align is 'middle', expected one of 'top_left', 'bottom_right'",
@@ -280,6 +292,32 @@ class TestRefusals:
         with pytest.raises(LayoutError) as raised:
             packed_attention(*(torch.zeros(shape) for shape in shapes), self.layout)
         assert fault in raised.value.faults
+
+    @pytest.mark.parametrize(
+        "given", [{"scale": 1e300}, {"scale": -(10**400)}, {"softcap": 1e300}, {"softcap": 10**400}, {"softcap": 1e-50}]
+    )
+    def test_a_number_that_the_dtype_of_the_scores_cannot_hold(self, given):
+        ((name, value),) = given.items()
+        with pytest.raises(
+            ArgumentError, match=rf"{name} is {re.escape(str(value))}, expected a finite number of float32"
+        ):
+            packed_attention(self.x, self.x, self.x, self.layout, **given)
+        if abs(value) <= 1e300:
+            x = self.x.double()
+            assert packed_attention(x, x, x, self.layout, **given).isfinite().all()
+
+    @pytest.mark.parametrize("causal", ["no", None, 1, torch.tensor([True, False])])
+    def test_causal_is_yes_or_no(self, causal):
+        with pytest.raises(ArgumentTypeError, match="causal must be a bool, got "):
+            packed_attention(self.x, self.x, self.x, self.layout, causal=causal)
+
+    def test_memory_without_strides(self):
+        with pytest.raises(LayoutError) as raised:
+            packed_attention(self.x.to_sparse(), self.x, self.x.to_sparse(), self.layout)
+        assert raised.value.faults == (
+            "q is torch.sparse_coo, expected torch.strided",
+            "v is torch.sparse_coo, expected torch.strided",
+        )
 
     def test_integers_have_no_softmax(self):
         with pytest.raises(LayoutError, match=r"q is torch\.int64, expected float16, bfloat16"):

@@ -119,16 +119,18 @@ def test_fake_tensors_have_the_right_shapes():
         assert [x.grad.shape for x in (q, k, v)] == [x.shape for x in (q, k, v)]
 
 
-def test_the_operators_pass_the_checks_of_torch():
+@pytest.mark.parametrize("backend", ["sdpa", "dense"])
+@pytest.mark.parametrize("tight", [False, True])
+def test_the_operators_pass_the_checks_of_torch(backend, tight):
     from te_pkg.attention.backends.operators import _attend, _flat
     from te_pkg.attention.backends.problem import AttentionProblem
 
-    layout, keys = sides()
+    layout, keys = (PackedLayout.from_lengths([5, 1]),) * 2 if tight else sides()
     problem = AttentionProblem.of(layout, keys, scale=0.5, causal=True)
     inputs = [x.detach().nan_to_num().requires_grad_() for x in tensors(layout, keys)]
     torch.library.opcheck(
         _attend,
-        (*inputs, *_flat(problem), ""),
+        (*inputs, *_flat(problem), backend),
         test_utils=("test_schema", "test_faketensor", "test_autograd_registration"),
     )
 
@@ -139,6 +141,30 @@ def test_a_mode_that_watches_operations_sees_one():
     with FlopCounterMode(display=False):
         watched = packed_attention(q, q, q, layout, causal=True)
     torch.testing.assert_close(watched, packed_attention(q, q, q, layout, causal=True))
+
+
+def test_under_a_mode_too_a_gradient_has_a_gradient():
+    layout, keys = sides()
+    inputs = tensors(layout, keys)
+
+    def twice():
+        out = packed_attention(*inputs, layout, keys, causal=True)
+        first = torch.autograd.grad(out.square().sum(), inputs, create_graph=True)
+        return torch.autograd.grad(sum(x.square().sum() for x in first), inputs)
+
+    expected = twice()
+    with FlopCounterMode(display=False):
+        found = twice()
+    for x, truth in zip(found, expected, strict=True):
+        torch.testing.assert_close(x, truth)
+
+
+def test_tensors_without_memory_have_shapes():
+    layout = PackedLayout.from_lengths([3, 2]).to("meta")
+    q = torch.empty(5, 2, 4, device="meta", requires_grad=True)
+    out, lse = packed_attention(q, q, q, layout, return_lse=True)
+    out.sum().backward()
+    assert (out.shape, lse.shape, q.grad.shape) == ((5, 2, 4), (2, 5), (5, 2, 4))
 
 
 class TestNoSync:

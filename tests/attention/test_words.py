@@ -44,6 +44,11 @@ class TestWords:
         (seen,) = in_words(x, widest=8)
         assert torch.equal(seen.clone().view(torch.complex128).view(shape), x)
 
+    def test_a_tensor_of_one_row_may_have_any_stride_too(self):
+        x = torch.tensor([[1.0], [2.0]]).T
+        assert x.stride() == (1, 1)
+        assert in_words(x)[0].clone().view(torch.float32).equal(x)
+
 
 class TestFill:
     @pytest.mark.parametrize(

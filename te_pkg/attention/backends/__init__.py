@@ -68,7 +68,7 @@ class Backend(Protocol):
 
         Returns:
             ``[t_q, h, d_v]`` of the dtype of ``q``; and ``[h, t_q]``, natural logarithm, float64 for float64, else
-            float32. A row that sees no key is 0, with -inf.
+            float32; both contiguous. A row that sees no key is 0, with -inf.
         """
 
     def backward(
@@ -82,7 +82,7 @@ class Backend(Protocol):
         problem: AttentionProblem,
         d_lse: torch.Tensor | None = None,
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Gradients of ``q``, ``k`` and ``v``, of their shapes and dtypes.
+        """Gradients of ``q``, ``k`` and ``v``, of their shapes and dtypes, contiguous.
 
         ``out`` and ``lse`` may be those of the whole attention of which ``k`` and ``v`` are a block: summed over all
         blocks the results are the gradients of the whole. A row whose ``lse`` is -inf has no gradient.

@@ -53,7 +53,8 @@ def forward(
     safe = total.where(seen, 1.0)
     lse = (safe.log() + greatest).where(seen, -math.inf).squeeze(-1)
     out = pairs.dropped(weights / safe, problem) @ pairs.v
-    return _rows(out, problem.layout, pairs).to(q.dtype), _lse_rows(lse, problem.layout, pairs)
+    rows = _rows(out, problem.layout, pairs).to(q.dtype)
+    return rows.contiguous(), _lse_rows(lse, problem.layout, pairs).contiguous()
 
 
 def backward(
@@ -89,9 +90,9 @@ def backward(
     d_v = (pairs.dropped(weights, problem).mT @ d_out).sum(2, keepdim=True)
     keys = problem.layout_kv
     return (
-        _rows(d_q, problem.layout, pairs).to(q.dtype),
-        _rows(d_k, keys, pairs).to(k.dtype),
-        _rows(d_v, keys, pairs).to(v.dtype),
+        _rows(d_q, problem.layout, pairs).to(q.dtype).contiguous(),
+        _rows(d_k, keys, pairs).to(k.dtype).contiguous(),
+        _rows(d_v, keys, pairs).to(v.dtype).contiguous(),
     )
 
 
@@ -108,9 +109,10 @@ def draw_dropout(
     )
     heads = (k.shape[1], q.shape[1] // k.shape[1])
     shape = (b, *heads, rows, columns)
+    # Not in torch's default dtype: bfloat16 has no number between 0 and 1/256 to draw, and a small share triples.
     if generator is None:  # which a compiler must not even see
-        return torch.rand(shape, device=q.device) >= problem.dropout_p
-    return torch.rand(shape, device=q.device, generator=generator) >= problem.dropout_p
+        return torch.rand(shape, dtype=torch.float32, device=q.device) >= problem.dropout_p
+    return torch.rand(shape, dtype=torch.float32, device=q.device, generator=generator) >= problem.dropout_p
 
 
 class _Pairs(NamedTuple):

@@ -86,7 +86,7 @@ class FlashLayout(NamedTuple):
         """``[h, t]`` with -inf where nothing is seen, and on padding."""
         rows = relayout(lse.T, self.tight, self.layout, fill=-torch.inf).T if self.moved else lse
         padding = ~self.layout.token_mask()
-        return rows.masked_fill((rows == torch.inf) | padding, -torch.inf)
+        return rows.masked_fill((rows == torch.inf) | padding, -torch.inf).contiguous()
 
 
 def why_not_tensors(problem: AttentionProblem, q: torch.Tensor, v: torch.Tensor) -> str | None:

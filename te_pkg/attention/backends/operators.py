@@ -57,8 +57,9 @@ def attend(
 
 def _as_given(q: torch.Tensor) -> AbstractContextManager[Any]:
     """A block in which no autocast changes the dtype that a backend works in."""
-    if torch.is_autocast_enabled(q.device.type):
-        return torch.autocast(q.device.type, enabled=False)
+    kind = q.device.type
+    if torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind):  # "meta" has none to ask about
+        return torch.autocast(kind, enabled=False)
     return nullcontext()
 
 
@@ -205,7 +206,12 @@ def _backward(ctx: Any, d_out: torch.Tensor | None, d_lse: torch.Tensor | None) 
     inputs = [other if tensor is None else tensor for tensor, other in zip(tensors, ctx.others, strict=True)]
     if d_out is None:
         d_out = torch.zeros_like(out)
-    gradients = _attend_backward(d_out, *inputs[:3], out, lse, d_lse, *inputs[3:])
+    q, k, v, *rest = inputs
+    if torch.is_grad_enabled():  # as above; an operator has no derivative of its own
+        with _as_given(q):
+            gradients = dense.backward(d_out, q, k, v, out, lse, _problem(q.shape[0], k.shape[0], *rest[:-1]), d_lse)
+    else:
+        gradients = _attend_backward(d_out, q, k, v, out, lse, d_lse, *rest)
     return (*gradients, *[None] * (len(inputs) - 3))
 
 

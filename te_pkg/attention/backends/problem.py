@@ -21,6 +21,9 @@ from te_pkg.attention.masks import diagonal_bounds
 
 __all__ = ["AttentionProblem"]
 
+# What is less may be 0 to a kernel that works in float32.
+_LEAST_SCALE = torch.finfo(torch.float32).tiny
+
 
 @dataclass(frozen=True, eq=False)
 class AttentionProblem:
@@ -80,7 +83,7 @@ class AttentionProblem:
 
     def why_not_scale(self) -> str | None:
         """None, or why kernels that write -inf for a hidden key and then multiply by the scale cannot serve."""
-        return None if self.scale > 0 else f"the kernels take a scale greater than 0, got {self.scale!r}"
+        return None if self.scale >= _LEAST_SCALE else f"the kernels take a scale greater than 0, got {self.scale!r}"
 
     def diagonals(self) -> torch.Tensor:
         """int32 ``[b]``, where the first query of each sequence meets its keys. No host sync.

@@ -166,7 +166,9 @@ def _check(
     fitting_q, fitting_k, fitting_v = _fitting(q, queries.rows), _fitting(k, keys.rows), _fitting(v, keys.rows)
     align, window, scale, softcap = options.align, options.window, options.scale, options.softcap
     try:
-        check_arguments(fitting_q, fitting_k, fitting_v, here, there, align, window, scale, softcap, 0.0, None)
+        check_arguments(
+            fitting_q, fitting_k, fitting_v, here, there, options.causal, align, window, scale, softcap, 0.0, None
+        )
     except LayoutError as error:
         faults += error.faults
     if faults:

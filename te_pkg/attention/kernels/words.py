@@ -68,10 +68,19 @@ def in_words(*tensors: torch.Tensor, widest: int = 16) -> list[torch.Tensor]:
     # Memory that another library brought may not even be aligned for its elements, which torch takes as it is.
     word = _WORDS[max(min(first.itemsize, widest), *(size for size in _WORDS if size <= widest and common % size == 0))]
     if length > 1:
-        return [tensor.flatten(merged).view(word) for tensor in tensors]
+        return [_seen_as(tensor.flatten(merged), word) for tensor in tensors]
     # A dimension of one element may have any stride, and narrower words need 1.
     alone = tuple(range(merged, first.ndim))
     return [tensor.squeeze(alone).unsqueeze(-1).view(word) for tensor in tensors]
+
+
+def _seen_as(rows: torch.Tensor, word: torch.dtype) -> torch.Tensor:
+    """The last dimension in words; a dimension of one element has any stride, also one that no word fits."""
+    alone = [i for i, size in enumerate(rows.shape[:-1]) if size == 1]
+    words = rows.squeeze(alone).view(word)
+    for i in alone:
+        words = words.unsqueeze(i)
+    return words
 
 
 def as_integers(tensor: torch.Tensor) -> torch.Tensor:
