@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import json
 import os
@@ -245,6 +246,15 @@ def test_json_is_json_whatever_the_paths_and_the_encoding(command: str, encoding
     printed = subprocess.run([*map(os.fsencode, words)], env=values, capture_output=True)
     (facts,) = json.loads(printed.stdout.decode(encoding))
     assert facts["path" if command != "repack" else "source"] == str(wheel)
+
+
+@pytest.mark.parametrize("command", ["show", "unpack"])
+def test_a_command_for_wheels_alone_knows_an_sdist(command: str, tmp_path: Path) -> None:
+    sdist = tmp_path / "demo-1.0.tar.gz"
+    sdist.write_bytes(gzip.compress(b"demo"))
+    outcome = te_wheel(command, sdist)
+    assert outcome.code == 2
+    assert "not a zip archive: it is gzip, as an sdist is" in outcome.errors[0]
 
 
 def test_what_is_one_is_told_as_one(tmp_path: Path) -> None:
