@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from build_tools.errors import ToolError
+from build_tools.parallel import require_running
 
 _GRACE = 5.0
 """Seconds that an interrupted child has to clean up before it is killed."""
@@ -69,6 +70,7 @@ def run_child(
     # Something that it leaves behind may hold its output open for ever.
     threading.Thread(target=_kill_rest, args=(child,), daemon=True).start()
     try:
+        require_running()  # whoever ended all children may have looked a moment before this one was there
         for line in child.stdout:
             lines.append(line.rstrip())
             if report is not None:

@@ -8,15 +8,35 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, TypeVar
 
 from build_tools.errors import ReleaseError
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
+    from threading import Event
 
 S = TypeVar("S")
 T = TypeVar("T")
+
+
+_stop: ContextVar[Event | None] = ContextVar("stop", default=None)
+
+
+class Stopped(BaseException):
+    """The run that a thread works for has ended: what it makes is wanted no more."""
+
+
+def require_running() -> None:
+    """Called again and again by whatever takes long; a thread that this one starts for it inherits the context.
+
+    Raises:
+        Stopped: this is a thread of :func:`in_order`, whose caller was interrupted.
+    """
+    stop = _stop.get()
+    if stop is not None and stop.is_set():
+        raise Stopped
 
 
 def cores() -> int:
@@ -37,7 +57,8 @@ def in_order(
         function: what to do; it may raise.
         inputs: what to do it for.
         jobs: how many inputs are worked on at once; ``None``: one on each core. With 1 no thread is started.
-        on_error: called before what runs is waited for because of an error, to make it end sooner.
+        on_error: called before what runs is waited for because of an error, to make it end sooner; what calls
+            :func:`require_running` does so by itself.
 
     Raises:
         Exception: whatever else than a ``ReleaseError`` the function raises; so too an interrupt of the caller. What
@@ -49,10 +70,12 @@ def in_order(
             yield item, _outcome(function, item)
         return
     from concurrent.futures import ThreadPoolExecutor  # costly, and most runs have one input
+    from threading import Event
 
+    stop = Event()
     waiting = deque(inputs)
     running: deque[tuple[S, Future[T | ReleaseError]]] = deque()
-    pool = ThreadPoolExecutor(jobs)
+    pool = ThreadPoolExecutor(jobs, initializer=_stop.set, initargs=(stop,))
     try:
         while waiting or running:
             while waiting and len(running) < 2 * jobs:  # one that takes long holds back few results of others
@@ -61,6 +84,7 @@ def in_order(
             item, future = running.popleft()
             yield item, future.result()
     except BaseException:
+        stop.set()
         on_error()
         raise
     finally:

@@ -7,14 +7,11 @@ command runs, so that a tool which CI starts often starts fast.
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING
 
 from build_tools.console import Console, printable
 from build_tools.errors import UsageError
 from build_tools.outcome import COULD_NOT, DONE, FINDINGS, print_json
-
-if TYPE_CHECKING:
-    pass
+from build_tools.report import counted
 
 
 def version(arguments: argparse.Namespace, console: Console) -> int:
@@ -61,7 +58,7 @@ def index(arguments: argparse.Namespace, console: Console) -> int:
         console.warning(f"{arguments.folder}: no wheel and no sdist that can be indexed")
     if made.leaves and made.files:
         console.note("the links lead out of the output folder: serve a folder above both, or give --base-url")
-    counts = f"{len(made.files)} files of {len(made.projects)} projects, {made.read} read"
+    counts = f"{counted(len(made.files), 'file')} of {counted(len(made.projects), 'project')}, {made.read} read"
     console.say(f"{counts}, {len(made.written)} pages and sidecars written, {len(made.removed)} removed")
     if arguments.json:
         print_json(made.facts)

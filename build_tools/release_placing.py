@@ -47,8 +47,9 @@ def place_all(work: Path, folder: Path, names: Sequence[str], told: Sequence[str
                 os.replace(folder / name, replaced / name)
         for name in changed:
             if force and os.path.lexists(folder / name):
-                os.replace(folder / name, replaced / name)
-            _move(work / name, folder / name)
+                _replace(work / name, folder / name, replaced / name)
+            else:
+                _move(work / name, folder / name)
     except BaseException as error:
         for name in changed:
             with contextlib.suppress(OSError):
@@ -56,6 +57,15 @@ def place_all(work: Path, folder: Path, names: Sequence[str], told: Sequence[str
         if isinstance(error, OSError) and not isinstance(error, ReleaseError):
             raise FileError.of("write", folder, error) from error
         raise
+
+
+def _replace(source: Path, target: Path, kept: Path) -> None:
+    """Put ``source`` in the place of ``target``, which is never empty: a run that is killed loses neither."""
+    try:
+        os.link(target, kept, follow_symlinks=False)
+    except OSError:  # a file system without links
+        os.rename(target, kept)
+    os.replace(source, target)
 
 
 def _move(source: Path, target: Path) -> None:
@@ -68,7 +78,7 @@ def _move(source: Path, target: Path) -> None:
 
 
 def _take_back(source: Path, target: Path, replaced: Path) -> None:
-    if not source.exists() or (target.exists() and target.samefile(source)):
-        target.unlink()
-    if replaced.exists():
+    if os.path.lexists(replaced):
         os.replace(replaced, target)
+    elif not source.exists() or (target.exists() and target.samefile(source)):
+        target.unlink()

@@ -35,7 +35,7 @@ from packaging.version import Version
 from build_tools import __version__
 from build_tools.console import printable
 from build_tools.errors import FileError
-from build_tools.report import human_size
+from build_tools.report import counted, human_size
 from build_tools.smoke_result import NO_FILES, NOT_ASKED, Outcome, SmokeResult
 from build_tools.variant import Variant
 from build_tools.wheels.change import Change
@@ -99,7 +99,7 @@ class Artifact:
     def check(self) -> str:
         """How the check ended, in short: ``passed`` or ``2 errors``."""
         count = len(self.errors)
-        return f"{count} error{'s' if count > 1 else ''}" if count else "passed"
+        return counted(count, "error") if count else "passed"
 
     @property
     def failed(self) -> bool:

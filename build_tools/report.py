@@ -1,4 +1,4 @@
-"""The talk of a step that takes a while: a function is given one line after the other, and sizes are for people."""
+"""The talk of a step that takes a while: a function is given one line after the other; sizes and counts for people."""
 
 from __future__ import annotations
 
@@ -9,6 +9,15 @@ Report = Callable[[str], None]
 
 def silent(line: str) -> None:
     """Report nothing."""
+
+
+def counted(count: int, noun: str) -> str:
+    """How many there are.
+
+    >>> counted(1, "change"), counted(2, "change"), counted(0, "change")
+    ('1 change', '2 changes', '0 changes')
+    """
+    return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
 def human_size(count: int) -> str:

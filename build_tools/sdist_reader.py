@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import IO, cast
 
 from build_tools.errors import FileError, WheelError
+from build_tools.parallel import require_running
 from build_tools.wheels import zip_format as fmt
 from build_tools.wheels.archive import Archive
 from build_tools.wheels.finding import Findings
@@ -76,6 +77,7 @@ class _Stream:
     def read(self, size: int = -1) -> bytes:
         if not 0 <= size <= _MAX_READ:
             raise _Exceeded(f"a header of {size} bytes, at most {_MAX_READ} are read")
+        require_running()
         self.last = self._source.read(size)
         self._position += len(self.last)
         if self._position > self._limit:

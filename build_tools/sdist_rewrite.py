@@ -168,7 +168,10 @@ class _Plan:
         ]
         if given:
             options = ", ".join(f"--{field.replace('_', '-')}" for field in given)
-            raise EditError(f"{self._source.path.name}: {options}: an sdist has no tags, and its files are its source")
+            raise EditError(
+                f"{self._source.path.name}: {options}: for wheels alone",
+                hint="an sdist takes --name, --version, --local, --set, --add and --remove",
+            )
 
     def _edited(self, headers: Headers) -> Headers:
         return edit_metadata(headers, self._source.old, self.new, self._edit)

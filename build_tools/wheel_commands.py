@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from build_tools.console import Console, printable
 from build_tools.errors import ReleaseError
 from build_tools.outcome import COULD_NOT, DONE, FINDINGS, print_json
+from build_tools.report import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -154,7 +155,8 @@ def repack(arguments: argparse.Namespace, console: Console) -> int:
             elif arguments.dry_run:
                 console.data("\n".join([str(result.path), *(printable(f"  {change}") for change in changes)]))
             else:
-                console.say("\n".join([f"{source.name}: {len(changes) or 'no'} changes", *(f"  {c}" for c in changes)]))
+                count = counted(len(changes), "change") if changes else "no changes"
+                console.say("\n".join([f"{source.name}: {count}", *(f"  {change}" for change in changes)]))
                 if not result.written:
                     console.note(f"{str(result.path)!r} was there already with the same bytes, nothing was written")
                 console.data(str(result.path))
@@ -184,7 +186,7 @@ def diff(arguments: argparse.Namespace, console: Console) -> int:
     else:
         for change in differences:
             console.data(printable(str(change)), _change_colour(change))
-    console.say(f"{len(differences) or 'no'} difference{'' if len(differences) == 1 else 's'}")
+    console.say(counted(len(differences), "difference") if differences else "no differences")
     return FINDINGS if differences else DONE
 
 
@@ -253,7 +255,7 @@ def check(arguments: argparse.Namespace, console: Console) -> int:
                 console.annotate(str(finding.severity), text, file=str(path), title=finding.code)
             for mend, codes in _mends(findings).items():
                 console.hint(f"{', '.join(codes)}: {mend}")
-            console.say(f"{path}: {errors} errors, {warnings} warnings")
+            console.say(f"{path}: {counted(errors, 'error')}, {counted(warnings, 'warning')}")
             rows.append((path.name, str(errors), str(warnings)))
     if arguments.json:
         print_json(listed)

@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import Self
 
 from build_tools.errors import FileError, WheelError
+from build_tools.parallel import require_running
 from build_tools.wheels import zip_format as fmt
 from build_tools.wheels.central_directory import CentralDirectory, Member
 from build_tools.wheels.finding import Finding
@@ -93,6 +94,7 @@ class Archive:
 
     def read_at(self, offset: int, length: int) -> bytes:
         """``length`` bytes from ``offset``; fewer at the end of the file."""
+        require_running()
         try:
             if hasattr(os, "pread"):
                 return os.pread(self.fd, length, offset)

@@ -12,6 +12,7 @@ import zlib
 from typing import NamedTuple
 
 from build_tools.errors import WheelError
+from build_tools.parallel import require_running
 from build_tools.wheels import zip_format as fmt
 from build_tools.wheels.archive import Archive
 from build_tools.wheels.central_directory import Member
@@ -173,6 +174,7 @@ def copy_range(archive: Archive, start: int, end: int, target: int) -> None:
     if hasattr(os, "copy_file_range"):
         try:
             while position < end:
+                require_running()
                 copied = os.copy_file_range(archive.fd, target, min(_STEP, end - position), position)
                 if not copied:
                     break

@@ -119,6 +119,8 @@ class CentralDirectory:
                 self._find("zip-truncated", "the archive is cut: it has no whole end record")
             else:
                 what = "the file is empty" if not self._size else f"the file starts with {self._read_at(0, 16)!r}"
+                if head.startswith(fmt.GZIP_SIGNATURE):
+                    what = "it is gzip, as an sdist is"
                 self._find("zip-not-a-zip", f"not a zip archive: {what}")
             return None
         _, disk, central_disk, here, entries, size, offset, comment = fmt.END.unpack_from(tail, at)

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
 import stat
 from itertools import zip_longest
 from typing import NamedTuple
 
+from build_tools.errors import WheelError
+from build_tools.wheels.archive import Archive
+from build_tools.wheels.central_directory import Member
 from build_tools.wheels.headers import Headers
+from build_tools.wheels.record import digest_text
 from build_tools.wheels.zip_format import Entry
 
 
@@ -14,7 +19,7 @@ class Change(NamedTuple):
     """One thing that a rewrite changes, or in which two wheels differ.
 
     Attributes:
-        where: ``filename``, ``folder``, ``METADATA``, ``WHEEL``, ``files``, ``RECORD`` or ``archive``.
+        where: ``filename``, ``folder``, ``METADATA``, ``PKG-INFO``, ``WHEEL``, ``files``, ``RECORD`` or ``archive``.
         field: the header, the member, or the rule that the archive broke.
         old, new: what stood there before and after; ``None`` for nothing.
     """
@@ -65,7 +70,7 @@ class WheelFile(NamedTuple):
         mode: Unix mode with its file type; 0 where the archive holds none.
         size: in bytes.
         crc: CRC-32 of its data.
-        digest: what RECORD says, as ``algorithm=text``; ``""`` for nothing.
+        digest: what RECORD says, or the data itself, as ``algorithm=text``; ``""`` for nothing.
     """
 
     mode: int
@@ -77,6 +82,22 @@ class WheelFile(NamedTuple):
     def of(cls, entry: Entry, digest: str) -> WheelFile:
         """The file of a member."""
         return cls(entry.mode, entry.size, entry.crc, digest)
+
+    @classmethod
+    def read(cls, archive: Archive, member: Member) -> WheelFile:
+        """The file of a member with the digest of its data, whatever RECORD says; without one where that is damaged."""
+        digest = hashlib.sha256()
+        try:
+            for data in archive.chunks(member):
+                digest.update(data)
+        except WheelError:
+            return cls.of(member.entry, "")
+        return cls.of(member.entry, digest_text("sha256", digest.digest()))
+
+    def contradicts(self, other: WheelFile) -> bool:
+        """Whether digests and checksums are of two minds about the two being the same: RECORD may be wrong."""
+        same = (self.size, self.crc) == (other.size, other.crc)
+        return _algorithm(self) == _algorithm(other) != "" and same != (self.digest == other.digest)
 
     def __str__(self) -> str:
         """``-rw-r--r-- 12 bytes sha256=...``, as ``ls`` would show it."""

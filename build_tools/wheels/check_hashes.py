@@ -8,13 +8,14 @@ hashlib let go of the interpreter while they work. The findings do not depend on
 from __future__ import annotations
 
 import hashlib
-import os
 from collections import deque
 from collections.abc import Callable, Iterator
+from contextvars import copy_context
 from queue import Queue
 from threading import Event, Thread
 
 from build_tools.errors import WheelError
+from build_tools.parallel import cores
 from build_tools.wheels import zip_format as fmt
 from build_tools.wheels.archive import Archive
 from build_tools.wheels.central_directory import Member
@@ -58,7 +59,7 @@ def check_hashes(wheel: Wheel, *, workers: int | None = None, inflater: Inflater
         return [Finding("limit-exceeded", message)]
     rows = {row.path: row for row in wheel.record.rows} if wheel.record else {}
     stop = Event()
-    workers = min(workers or _cores(), MAX_WORKERS)
+    workers = min(workers or cores(), MAX_WORKERS)
     sums = _Sums(wheel.archive, rows, inflater or fastest(), stop, max(_LONG, total // workers))
     found: dict[int, list[Finding]] = {}
     todo = deque(sorted(range(len(members)), key=lambda index: members[index].size))
@@ -73,7 +74,7 @@ def check_hashes(wheel: Wheel, *, workers: int | None = None, inflater: Inflater
 
     pool = ThreadPoolExecutor(workers, thread_name_prefix="hash")
     try:
-        futures = [pool.submit(work) for _ in range(min(workers, len(members)))]
+        futures = [pool.submit(copy_context().run, work) for _ in range(min(workers, len(members)))]
         failed = [error for future in futures if (error := future.exception()) is not None]
     finally:
         stop.set()
@@ -172,7 +173,3 @@ def _last(todo: deque[int]) -> int | None:
         return todo.pop()
     except IndexError:  # another thread took it
         return None
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
-from build_tools.parallel import cores
+from build_tools.parallel import cores, require_running
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
@@ -72,6 +72,7 @@ def file_blocks(path: str | os.PathLike[str]) -> Iterator[bytes]:
     # Buffered: a raw read may stop early, and the bytes would depend on where it did.
     with open(path, "rb") as file:
         while data := file.read(BLOCK):
+            require_running()
             yield data
 
 

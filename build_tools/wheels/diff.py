@@ -1,7 +1,8 @@
 """What a user would notice between two wheels: names, headers, files.
 
-Times, compression, order and the form of the archive do not count. What `repack` says that it changes is what
-:func:`diff_wheels` finds between its input and its output.
+Times, compression, order, the form of the archive and RECORD do not count: where RECORD is wrong about a file, its
+data decides. What `repack` says that it changes is what :func:`diff_wheels` finds between its input and its output, but
+for what `--repair` did to the archive and to RECORD.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import zlib
 from collections.abc import Iterator
 from contextlib import ExitStack
 
+from build_tools.wheels.central_directory import Member
 from build_tools.wheels.change import Change, WheelFile, file_change, header_changes
 from build_tools.wheels.headers import Headers
 from build_tools.wheels.wheel import Wheel
@@ -51,7 +53,11 @@ def diff_wheels(a: str | os.PathLike[str], b: str | os.PathLike[str]) -> tuple[C
         changes += [
             file_change(old.shown(name), file, None) for name, file in old.files.items() if name not in new.files
         ]
-        changes += [file_change(new.shown(name), old.files.get(name), file) for name, file in new.files.items()]
+        for name, file in new.files.items():
+            before, after = old.files.get(name), file
+            if before is not None and before.contradicts(after):
+                before, after = old.read(name), new.read(name)
+            changes.append(file_change(new.shown(name), before, after))
     return tuple(change for change in changes if change.old != change.new)
 
 
@@ -70,7 +76,7 @@ class _Side:
         self.wheel = wheel
         self.metadata: Headers = wheel.metadata
         self.headers: Headers = wheel.wheel
-        self._shown: dict[str, str] = {}
+        self._members: dict[str, Member] = {}
         self.files = dict(self._files())
 
     def _files(self) -> Iterator[tuple[str, WheelFile]]:
@@ -83,9 +89,13 @@ class _Side:
                 top = ".data"
             name = top + slash + rest
             if not member.is_dir and name not in _HEADERS:
-                self._shown[name] = member.name
+                self._members[name] = member
                 yield name, WheelFile.of(member.entry, digests.get(member.name, ""))
 
     def shown(self, name: str) -> str:
         """How the archive itself spells ``name``."""
-        return self._shown[name]
+        return self._members[name].name
+
+    def read(self, name: str) -> WheelFile:
+        """The file as its data says."""
+        return WheelFile.read(self.wheel.archive, self._members[name])

@@ -102,6 +102,8 @@ class Rewrite:
             name = self._rename(member.name)
             if name in will:
                 was[name] = WheelFile.of(member.entry, digests.get(member.name, ""))
+                if was[name].contradicts(will[name]):
+                    was[name] = WheelFile.read(self._wheel.archive, member)
             elif member.name in self._gone and not member.is_dir:
                 file = WheelFile.of(member.entry, digests.get(member.name, ""))
                 gone.append(file_change(member.name, file, None))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
+import json
 import os
 import subprocess
 import sys
@@ -11,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.build_tools.command_line import te_wheel
-from tests.build_tools.wheel_factory import PACKAGE, make_wheel
+from tests.build_tools.wheel_factory import PACKAGE, Archive, make_wheel
 from tests.build_tools.wheel_reader import read_right
 
 ROOT = Path(__file__).parents[2]
@@ -230,6 +232,36 @@ def test_what_the_terminal_cannot_show_is_escaped_and_a_path_stays_its_bytes(tmp
     command = [sys.executable, "-m", "build_tools", "repack", str(wheel), "--name", "other", "-q", "-o"]
     printed = subprocess.run([*map(os.fsencode, command), folder], env=values, capture_output=True)
     assert printed.stdout == folder + b"/other-1.0-py3-none-any.whl\n"
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "ascii", "latin-1"])
+@pytest.mark.parametrize("command", ["repack", "check", "show"])
+def test_json_is_json_whatever_the_paths_and_the_encoding(command: str, encoding: str, tmp_path: Path) -> None:
+    folder = os.fsencode(tmp_path) + "/\N{SNOWMAN}\xe9".encode() + b"\xff"
+    os.mkdir(folder)
+    wheel = make_wheel(Path(os.fsdecode(folder)))
+    values = {**os.environ, "PYTHONIOENCODING": encoding, "PYTHONPATH": str(ROOT)}
+    words = [sys.executable, "-m", "build_tools", command, "--json", "-q", str(wheel)]
+    words += ["--name", "other"] if command == "repack" else []
+    printed = subprocess.run([*map(os.fsencode, words)], env=values, capture_output=True)
+    (facts,) = json.loads(printed.stdout.decode(encoding))
+    assert facts["path" if command != "repack" else "source"] == str(wheel)
+
+
+@pytest.mark.parametrize("command", ["show", "unpack"])
+def test_a_command_for_wheels_alone_knows_an_sdist(command: str, tmp_path: Path) -> None:
+    sdist = tmp_path / "demo-1.0.tar.gz"
+    sdist.write_bytes(gzip.compress(b"demo"))
+    outcome = te_wheel(command, sdist)
+    assert outcome.code == 2
+    assert "not a zip archive: it is gzip, as an sdist is" in outcome.errors[0]
+
+
+def test_what_is_one_is_told_as_one(tmp_path: Path) -> None:
+    wheel = make_wheel(tmp_path)
+    assert "1 change\n" in te_wheel("repack", wheel, "--set", "Summary: x", "-o", tmp_path / "out").err
+    commented = make_wheel(tmp_path / "commented", archive=Archive(comment=b"c"))
+    assert f"{commented}: 0 errors, 1 warning\n" in te_wheel("check", commented).err
 
 
 def test_a_start_leaves_out_what_would_double_its_time(tmp_path: Path) -> None:

@@ -157,3 +157,35 @@ def test_colour_is_for_a_terminal_alone(tmp_path: Path) -> None:
     coloured, plain = os.read(master, 10_000).decode().splitlines()
     os.close(master)
     assert coloured == f"\x1b[31m{plain}\x1b[0m"
+
+
+def wrong_record(rows: list[list[str]]) -> list[list[str]]:
+    """RECORD that still has the digest of what PACKAGE holds."""
+    right = digest(b"VALUE = 1\n")
+    return [[path, right if path == "demo/__init__.py" else other, size] for path, other, size in rows]
+
+
+def test_a_file_that_changed_behind_a_record_that_did_not_is_told(tmp_path: Path) -> None:
+    patched = {"files": {"demo/__init__.py": "VALUE = 2\n"}, "record": wrong_record}
+    (line,) = differences(tmp_path, {}, patched)
+    assert line.startswith("files demo/__init__.py: ")
+    assert line.endswith(digest(b"VALUE = 2\n"))
+
+
+def test_a_repaired_record_is_no_difference_between_files_and_only_repack_tells_of_it(tmp_path: Path) -> None:
+    patched = make_wheel(tmp_path, files={"demo/__init__.py": "VALUE = 2\n"}, record=wrong_record)
+    made = repack(patched, tmp_path / "out", WheelEdit(repair=True), verify="hashes")
+    assert {change.where for change in made.changes} == {"RECORD"}
+    assert diff_wheels(patched, made.path) == ()
+
+
+@pytest.mark.parametrize("text", ["VALUE = 1\n", "VALUE = 2\n"])
+def test_a_file_put_in_the_place_of_one_that_record_is_wrong_about_is_told_by_its_data(
+    text: str, tmp_path: Path
+) -> None:
+    patched = make_wheel(tmp_path, files={"demo/__init__.py": "VALUE = 2\n"}, record=wrong_record)
+    (tmp_path / "new.py").write_text(text)
+    edit = WheelEdit(add_file=[f"{tmp_path / 'new.py'}=demo/__init__.py"])
+    made = repack(patched, tmp_path / "out", edit)
+    assert made.changes == diff_wheels(patched, made.path)
+    assert len(made.changes) == (text != "VALUE = 2\n")

@@ -478,7 +478,7 @@ class TestCommandLine:
         make_wheel(tmp_path)
         done = te_wheel("index", tmp_path)
         assert (done.code, done.lines) == (0, [str(tmp_path / "simple")])
-        assert done.err == "1 files of 1 projects, 1 read, 5 pages and sidecars written, 0 removed\n"
+        assert done.err == "1 file of 1 project, 1 read, 5 pages and sidecars written, 0 removed\n"
 
     def test_an_empty_folder_is_a_warning(self, tmp_path: Path) -> None:
         done = te_wheel("index", "-q", tmp_path)

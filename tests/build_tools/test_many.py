@@ -7,13 +7,17 @@ import pty
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from build_tools.console import Console
 from build_tools.errors import FileError, ReleaseError
-from build_tools.parallel import in_order
+from build_tools.parallel import in_order, require_running
 from build_tools.progress import Progress
+from build_tools.wheels.archive import Archive
+from build_tools.wheels.central_directory import Member
 from build_tools.wheels.selection import select_files
 from tests.build_tools.command_line import te_wheel
 from tests.build_tools.wheel_factory import make_wheel
@@ -182,3 +186,54 @@ def test_a_short_run_and_a_pipe_show_no_line(tmp_path: Path) -> None:
     assert "of 1 files" not in terminal.read()
     piped = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
     assert "\x1b" not in piped.stderr
+
+
+# What is interrupted
+
+
+def test_what_runs_in_other_threads_ends_soon_after_an_interrupt() -> None:
+    started, ended = threading.Barrier(3), []
+
+    def work(number: int) -> None:
+        if number:
+            started.wait(60)
+            try:
+                while True:  # as one that reads a file without an end
+                    require_running()
+            finally:
+                ended.append(number)
+        else:
+            started.wait(60)
+
+    done = in_order(work, range(3), jobs=3)
+    assert next(done) == (0, None)
+    with pytest.raises(KeyboardInterrupt):
+        done.throw(KeyboardInterrupt)  # type: ignore[attr-defined]
+    assert sorted(ended) == [1, 2]
+    require_running()  # this thread goes on
+
+
+@pytest.mark.parametrize("command", [["check", "--hashes"], ["repack", "--verify", "hashes", "-o", "out"]])
+def test_an_interrupt_of_many_jobs_is_heard_inside_a_wheel(
+    command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    wheels = [make_wheel(tmp_path, name=f"demo{n}", files={f"demo{n}/x": "x" * 9000}) for n in range(3)]
+    caught = threading.Event()
+    original = Archive.pieces
+
+    def endless(self: Archive, member: Member, *rest: object) -> Iterator[bytes]:
+        while member.name == "demo1/x":
+            caught.set()
+            self.read_at(0, 1)
+        yield from original(self, member, *rest)  # type: ignore[arg-type]
+
+    def interrupted(self: Console, *rest: object) -> None:
+        if caught.wait(60):
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(Archive, "pieces", endless)
+    monkeypatch.setattr(Console, "say", interrupted)
+    outcome = te_wheel(*command, *wheels, "--jobs", "2")
+    assert (outcome.code, outcome.errors) == (2, ["interrupted; nothing half-written is left"])
+    assert not [name for name in os.listdir(tmp_path / "out") if name[0] == "."] if command[0] == "repack" else True

@@ -430,19 +430,23 @@ class TestInterrupted:
         count: int,
         links: bool,
     ) -> None:
-        wheel, move, moved = make_wheel(tmp_path / "in"), release_placing._move, 0
+        wheel, moved = make_wheel(tmp_path / "in"), 0
 
-        def interrupted(source: Path, target: Path) -> None:
-            nonlocal moved
-            if moved == count:
-                raise KeyboardInterrupt
-            moved += 1
-            move(source, target)
+        def interruptible(step: Callable[..., None]) -> Callable[..., None]:
+            def take(*paths: Path) -> None:
+                nonlocal moved
+                if moved == count:
+                    raise KeyboardInterrupt
+                moved += 1
+                step(*paths)
 
-        def no_links(source: Path, target: Path) -> None:
+            return take
+
+        def no_links(*paths: Path, **options: object) -> None:
             raise PermissionError(1, "no links here")
 
-        monkeypatch.setattr(release_placing, "_move", interrupted)
+        for step in ("_move", "_replace"):
+            monkeypatch.setattr(release_placing, step, interruptible(getattr(release_placing, step)))
         if not links:
             monkeypatch.setattr(os, "link", no_links)
         with pytest.raises(KeyboardInterrupt):

@@ -137,13 +137,22 @@ def test_times_modes_links_and_order_stay_and_owners_go(tmp_path: Path, monkeypa
 
 @pytest.mark.parametrize(
     "options",
-    [{"build": "1"}, {"platform_tag": "any"}, {"python_tag": "py3"}, {"add_file": "a=demo/b"}, {"remove_file": "*"}],
+    [
+        {"build": "1"},
+        {"platform_tag": "any"},
+        {"python_tag": "py3"},
+        {"add_file": "a=demo/b"},
+        {"remove_file": "*"},
+        {"sync": "filename"},
+        {"repair": True},
+    ],
     ids=lambda options: next(iter(options)),
 )
 def test_what_an_sdist_does_not_have_is_refused_by_name(options: dict[str, str], tmp_path: Path) -> None:
     (option,) = options
-    with pytest.raises(EditError, match=f"--{option.replace('_', '-')}"):
+    with pytest.raises(EditError, match=f"--{option.replace('_', '-')}: for wheels alone") as refused:
         repack_sdist(make_sdist(tmp_path), tmp_path / "out", WheelEdit(**options))  # type: ignore[arg-type]
+    assert "--set" in str(refused.value.hint)
     assert not (tmp_path / "out").exists()
 
 
