@@ -147,3 +147,13 @@ def test_a_small_share_is_dropped_as_often_in_every_default_dtype():
         torch.set_default_dtype(default)
     assert drawn[0].equal(drawn[1])
     assert 0.0008 < 1 - drawn[1].double().mean() < 0.0012
+
+
+def test_the_gradient_of_a_row_that_sees_nothing_may_hold_anything():
+    layout, keys = PackedLayout.from_lengths([3]), PackedLayout.from_lengths([1])
+    q, k = poisoned(layout, 1, 4), poisoned(keys, 1, 4)
+    problem = AttentionProblem.of(layout, keys, scale=1.0, causal=True, align="bottom_right")
+    d_out = torch.full((3, 1, 4), math.nan).double()
+    d_out[2] = 1
+    found = dense.backward(d_out, q, k, k, *dense.forward(q, k, k, problem), problem)
+    assert all(x.isfinite().all() for x in found)

@@ -113,6 +113,16 @@ def test_padded_batches(form, by, cross):
     assert not out.isnan().any()
 
 
+def test_two_masks_of_one_shape_are_two_masks():
+    x = torch.randn(1, 3, 4, 8)
+    k = x[:, :, :2]
+    dpa = attention(qkv_format="bshd", attn_mask_type="padding")
+    few, all_of_them = (torch.tensor(of)[None, None, None] for of in ([False, True, True], [False] * 3))
+    out = dpa(x, k, k, attention_mask=(few, all_of_them))
+    torch.testing.assert_close(out[0, 0], attention(qkv_format="bshd", attn_mask_type="no_mask")(x, k, k)[0, 0])
+    assert not out[0, 1:].any()
+
+
 @pytest.mark.parametrize("dimension", [-3, -2])
 def test_tensors_in_one(dimension):
     layout = PackedLayout.from_lengths([3, 2])
