@@ -79,12 +79,6 @@ class Ranks:
             raise ArgumentError("this rank is not in group")
         return cls(group, dist.get_world_size(group), rank)
 
-    @property
-    def name(self) -> str:
-        """Of the group, the same on all ranks."""
-        group = dist.group.WORLD if self.group is None else self.group
-        return str(group.group_name) if group is not None else ""
-
     def swap(self, record: torch.Tensor) -> torch.Tensor:
         """Every rank's record of integers, in pairs. Waits for them; on the CPU where the group can, else a host sync.
 

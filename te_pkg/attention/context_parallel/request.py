@@ -5,11 +5,12 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from dataclasses import dataclass, replace
 from types import ModuleType
+from weakref import WeakKeyDictionary
 
 import torch
+import torch.distributed as dist
 
 from te_pkg.attention.attention_checks import check_arguments
 from te_pkg.attention.backends import choose
@@ -25,13 +26,15 @@ from te_pkg.attention.masks import diagonal_bounds
 
 __all__ = ["Options", "Request", "next_call"]
 
-_calls: defaultdict[str, int] = defaultdict(int)
+# By the group and not by its name: one made anew has the same name, and some of its ranks may have been started anew.
+_calls: WeakKeyDictionary[dist.ProcessGroup | None, int] = WeakKeyDictionary()
 
 
 def next_call(ranks: Ranks) -> int:
     """How many calls this process has made with the group, this one included."""
-    _calls[ranks.name] += 1
-    return _calls[ranks.name]
+    group = dist.group.WORLD if ranks.group is None else ranks.group
+    _calls[group] = _calls.get(group, 0) + 1
+    return _calls[group]
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ for any dtype. What would lose tokens is refused.
 
 from __future__ import annotations
 
-from typing import SupportsIndex
+from typing import NamedTuple, SupportsIndex
 
 import torch
 
@@ -15,9 +15,9 @@ from te_pkg.attention.context_parallel.partition import partition_indices
 from te_pkg.attention.errors import ArgumentError, ArgumentTypeError, HostReadError, LayoutError
 from te_pkg.attention.kernels import Fill
 from te_pkg.attention.kernels.words import check_fill
-from te_pkg.attention.layout_checks import CheckedOffsets, check_offsets
+from te_pkg.attention.layout_checks import check_offsets
 from te_pkg.attention.length_checks import Slots, check_slots
-from te_pkg.attention.offsets import integers, ordinary, tensor_of, why_unreadable
+from te_pkg.attention.offsets import INT32_MAX, integers, ordinary, shape_faults, why_unreadable
 
 __all__ = ["generate_positional_ids_for_cp", "get_batch_on_this_cp_rank", "pad_thd_sequences_for_cp"]
 
@@ -53,8 +53,8 @@ def pad_thd_sequences_for_cp(
             sequence, or of a sequence that are not there, with both numbers.
         HostReadError: a ``RuntimeError``; the offsets may not be read now.
     """
-    checked, slots = _slots(cu_seqlens, divisibility_factor)
-    end, faults, rows = checked.total_tokens, [], []
+    slots = _Slots.of(cu_seqlens, divisibility_factor)
+    end, faults, rows = slots.real_rows, [], []
     for name, x, fill in (("input_ids", input_ids, padding_token_id), ("labels", labels, padding_label_id)):
         check_tensor(name, x)
         check_fill(fill, x.dtype)
@@ -68,12 +68,12 @@ def pad_thd_sequences_for_cp(
     if faults:
         raise LayoutError(faults)
     with ordinary():
-        stored = tensor_of(slots, cu_seqlens.device)
-        # Where each row goes. Both move by it, in a third of the time that two moves of their own would take.
-        moved = torch.repeat_interleave((stored - checked.cu_seqlens)[:-1], checked.cu_seqlens.diff(), output_size=end)
-        places = moved.add_(torch.arange(end, dtype=torch.int32, device=moved.device)).long()
-        offsets = stored.to(cu_seqlens.dtype)
-    ids, tags = (x.new_full((slots[-1],), fill).scatter_(0, places, x) for x, fill in rows)
+        # Where each row goes: one behind the row before, and behind the padding of its sequence where that ends there.
+        places = slots.begins.new_ones(end + 1)
+        places[:1].zero_()
+        places.index_add_(0, slots.ends, slots.padding).cumsum_(0)
+        offsets = slots.begins.to(cu_seqlens.dtype)
+    ids, tags = (x.new_full((slots.rows,), fill).scatter_(0, places[:end], x) for x, fill in rows)
     return ids, tags, offsets
 
 
@@ -102,11 +102,10 @@ def generate_positional_ids_for_cp(
     """
     if not isinstance(dtype, torch.dtype):
         raise ArgumentTypeError(f"dtype must be a torch.dtype, got {dtype!r}")
-    _, slots = _slots(cu_seqlens, divisibility_factor)
+    slots = _Slots.of(cu_seqlens, divisibility_factor)
     with ordinary():
-        stored = tensor_of(slots, cu_seqlens.device)
-        begins = torch.repeat_interleave(stored[:-1], stored.diff(), output_size=slots[-1])
-        return (torch.arange(slots[-1], dtype=torch.int32, device=stored.device) - begins).to(dtype)
+        begins = torch.repeat_interleave(slots.begins[:-1], slots.begins.diff(), output_size=slots.rows)
+        return torch.arange(slots.rows, device=begins.device).sub_(begins).to(dtype)
 
 
 def get_batch_on_this_cp_rank(
@@ -174,16 +173,51 @@ def get_batch_on_this_cp_rank(
     return ids, labels, positions
 
 
-def _slots(cu_seqlens: torch.Tensor, multiple: SupportsIndex) -> tuple[CheckedOffsets, tuple[int, ...]]:
-    """The offsets of sequences without padding, and where their slots begin on the host. One host sync."""
-    (factor,) = integers(divisibility_factor=multiple)
-    if isinstance(cu_seqlens, torch.Tensor):
+class _Slots(NamedTuple):
+    """Sequences without padding between them, and the slots that they are to have; int64, on the device of the offsets.
+
+    Attributes:
+        ends: ``[b]``, where each sequence ends.
+        padding: ``[b]``, the rows that its slot has more.
+        begins: ``[b + 1]``, where each slot begins.
+        real_rows: of all sequences.
+        rows: of all slots.
+    """
+
+    ends: torch.Tensor
+    padding: torch.Tensor
+    begins: torch.Tensor
+    real_rows: int
+    rows: int
+
+    @classmethod
+    def of(cls, cu_seqlens: torch.Tensor, multiple: SupportsIndex) -> _Slots:
+        """Of offsets, each slot a multiple. One host sync; where there is a fault, another to name it."""
+        (factor,) = integers(divisibility_factor=multiple)
+        faults = shape_faults("cu_seqlens", cu_seqlens, "[b + 1]")
         reason = why_unreadable(cu_seqlens)
         if reason is not None:
             raise HostReadError(
                 f"the values of cu_seqlens decide how many rows there are, and they cannot be read, because {reason}"
             )
-    checked = check_offsets(cu_seqlens, None, None, None)
+        if faults or not len(cu_seqlens) or factor < 1:
+            _refuse(cu_seqlens, factor)
+        with ordinary():
+            wide = cu_seqlens.long()
+            lengths = wide.diff()
+            # A slot of more rows is beyond int32 anyway, and the sum of many would be beyond int64.
+            padding = -lengths % min(factor, INT32_MAX + 1)
+            begins = torch.zeros_like(wide)
+            torch.cumsum(lengths + padding, 0, out=begins[1:])
+            real, slots = torch.stack([wide, begins]).tolist()
+        if real[0] != 0 or sorted(real) != real or max(real[-1], slots[-1]) > INT32_MAX:
+            _refuse(cu_seqlens, factor)
+        return cls(wide[1:], padding, begins, real[-1], slots[-1])
+
+
+def _refuse(cu_seqlens: torch.Tensor, factor: int) -> None:
+    """Name what is wrong with them, if anything is."""
+    lengths = check_offsets(cu_seqlens, None, None, None).lengths or ()
     if factor < 1:
         raise LayoutError([f"divisibility_factor is {factor}, expected at least 1"])
-    return checked, check_slots(checked.lengths or (), Slots(factor), {})
+    check_slots(lengths, Slots(factor), {})

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import pickle
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import hypothesis
 import pytest
 import torch
+import torch.distributed as dist
 from hypothesis import strategies as st
 
 from te_pkg.attention import PackedLayout
 from te_pkg.attention.capture import mark_capturing
 from te_pkg.attention.context_parallel import RankError, context_parallel_attention, exchange, partition_indices
+from te_pkg.attention.context_parallel.exchange import Ranks
+from te_pkg.attention.context_parallel.request import next_call
 from te_pkg.attention.errors import ArgumentError, ArgumentTypeError, LayoutError
 from tests.attention.context_parallel.cases import Case, Results, attend, joined, truth
 from tests.attention.context_parallel.team import Team, World
@@ -77,6 +83,12 @@ def cases(draw: st.DrawFn, size: int) -> Case:
     )
 
 
+@pytest.fixture(scope="module")
+def trio(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Team]:
+    with Team(3, tmp_path_factory.mktemp("trio")) as ranks:
+        yield ranks
+
+
 class TestOneProcess:
     """Outputs, log-sum-exps and gradients are those of every score of every pair, with NaN in all padding."""
 
@@ -85,6 +97,12 @@ class TestOneProcess:
     @hypothesis.settings(max_examples=25)
     def test_every_layout_and_option(self, team, size, data):
         assert_right(team, size, data.draw(cases(size)))
+
+    @hypothesis.given(data=st.data())
+    @hypothesis.settings(max_examples=15)
+    def test_three_ranks(self, trio, data):
+        case = data.draw(cases(3))
+        assert_right(trio, 3, replace(case, heads=12, heads_kv=data.draw(st.sampled_from([3, 6, 12]))))
 
     @each_method
     @each_size
@@ -205,7 +223,42 @@ def count_messages(world: World, method: str) -> list[int]:
     return counts
 
 
+def attend_with_gradients_of_one(world: World, method: str) -> list[bool]:
+    """Rank 0 wants the gradient of q alone, the others that of k alone; twice, from one forward pass."""
+    layout = PackedLayout.from_lengths([13, 0, 5], pad_to_multiple=8)
+    generator = torch.Generator().manual_seed(world.rank)
+    q, k, v = (torch.randn(6, 4, 8, generator=generator) for _ in range(3))
+    wanted = (k if world.rank else q).requires_grad_()
+    out = context_parallel_attention(q, k, v, layout, group=world.group(4), method=method, causal=True)
+    out.sum().backward(retain_graph=True)
+    once = wanted.grad.clone()
+    out.sum().backward()
+    return [bool(once.any()), torch.equal(wanted.grad, 2 * once), *(x.grad is None for x in (q, k, v))]
+
+
+def calls_of_a_group_made_anew(world: World, folder: Path) -> list[int]:
+    counts = []
+    world.groups.clear()
+    for _ in range(2):
+        counts += [next_call(Ranks.of(None)), next_call(Ranks.of(dist.group.WORLD))]
+        dist.destroy_process_group()
+        dist.init_process_group(
+            "gloo", store=dist.FileStore(str(folder / f"anew {len(counts)}"), 1), rank=0, world_size=1
+        )
+    return counts
+
+
 class TestBehaviour:
+    @each_method
+    def test_ranks_may_want_other_gradients_and_want_them_twice(self, team, method):
+        first, *more = (answer.get() for answer in team.run(attend_with_gradients_of_one, method))
+        assert first == [True, True, False, True, True]
+        assert more == [[True, True, True, False, True]] * 3
+
+    def test_calls_are_counted_from_the_start_in_a_group_made_anew(self, tmp_path):
+        with Team(1, tmp_path) as alone:
+            assert [answer.get() for answer in alone.run(calls_of_a_group_made_anew, tmp_path)] == [[1, 2, 1, 2]]
+
     @pytest.mark.parametrize(("method", "messages"), [("p2p", 3), ("all_gather", 1), ("a2a", 2)])
     def test_no_more_messages_than_it_says(self, team, method, messages):
         assert [len(answer.get()) for answer in team.run(count_messages, method)] == [messages] * 4

@@ -93,6 +93,32 @@ class TestPadding:
         with pytest.raises(LayoutError, match=r"^input_ids has shape \[2, 3\], expected \[t\] or \[1, t\]"):
             pad_thd_sequences_for_cp(ids, ids, offsets([3, 3]), 4)
 
+    @pytest.mark.parametrize(
+        ("cu_seqlens", "factor", "fault"),
+        [
+            ([], 4, "cu_seqlens is empty"),
+            ([1, 3], 4, "cu_seqlens does not start at 0: entry 0 is 1"),
+            ([0, 2, 1, 3], 4, "cu_seqlens decreases at entry 2: 1 after 2"),
+            ([0, -(2**63)], 4, "cu_seqlens decreases at entry 1"),
+            ([0, 2**63 - 1], 4, "cu_seqlens is beyond int32 at entry 1"),
+            ([0, 3], 2**31, "the slots of lengths end at row 2147483648, beyond int32"),
+            ([0, 1, 2, 3], 2**62, "the slots of lengths end at row 13835058055282163712, beyond int32"),
+            ([0, 3], 2**80, "the slots of lengths end at row 1208925819614629174706176, beyond int32"),
+        ],
+    )
+    def test_offsets_that_cannot_be_padded_are_named(self, cu_seqlens, factor, fault):
+        ids, cu = torch.arange(3), torch.tensor(cu_seqlens, dtype=torch.int64)
+        for call in (
+            lambda: pad_thd_sequences_for_cp(ids, ids, cu, factor),
+            lambda: generate_positional_ids_for_cp(cu, factor),
+        ):
+            with pytest.raises(LayoutError, match=f"^{fault}"):
+                call()
+
+    def test_without_rows_any_multiple_will_do(self):
+        ids, cu = torch.arange(0), torch.tensor([0, 0, 0])
+        assert [x.tolist() for x in pad_thd_sequences_for_cp(ids, ids, cu, 2**80)] == [[], [], [0, 0, 0]]
+
     def test_wrong_arguments(self):
         ids = torch.arange(3)
         with pytest.raises(LayoutError, match="divisibility_factor is 0, expected at least 1"):
