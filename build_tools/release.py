@@ -208,16 +208,18 @@ def _odd_version(name: WheelName, expected: Version | None, plan: Plan) -> Itera
 def _working_folder(folder: Path) -> Iterator[Path]:
     """A hidden folder in the output folder, which is made if missing, and goes again if this fails."""
     missing = [path for path in (folder, *folder.parents) if not path.exists()]
-    work = folder
+    work, unseen = folder, folder / f"release-{os.getpid()}"
     try:
         with OutputFile(folder / SUMS):
             pass  # that nothing can be written there is better known before an hour of building
-        with OutputFolder(folder / f"release-{os.getpid()}") as output:
+        with OutputFolder(unseen) as output:
             work = output.temporary
             yield work
     except BaseException as error:
         if isinstance(error, ReleaseError):  # what nobody will find again is no name to tell
-            error.faults = tuple(fault.replace(str(work), str(folder)) for fault in error.faults)
+            error.faults = tuple(
+                fault.replace(str(work), str(folder)).replace(str(unseen), str(folder)) for fault in error.faults
+            )
         for path in missing:
             with contextlib.suppress(OSError):
                 path.rmdir()

@@ -581,3 +581,15 @@ def test_every_output_name_is_in_normal_form(plan: Path, tmp_path: Path) -> None
     done = release(plan, tmp_path / "out", wheel=wheel, smoke=False)
     for artifact in done.artifacts:
         assert WheelName.parse(artifact.file.path.name).filename == artifact.file.path.name
+
+
+def test_a_full_disk_is_told_with_the_folder_that_the_user_named(
+    plan: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(release_module, "check_wheel", full)
+    with pytest.raises(FileError) as refused:
+        release(plan, tmp_path / "out", wheel=make_wheel(tmp_path / "in"), smoke=False)
+    assert refused.value.faults == (f"cannot write {str(tmp_path / 'out')!r}: No space left on device",)
