@@ -14,11 +14,11 @@ import io
 import os
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cache
+from importlib import import_module
 from typing import Any, NoReturn
 
-from build_tools import release_commands, wheel_commands
 from build_tools.console import Console
 from build_tools.errors import ReleaseError, UsageError
 from build_tools.outcome import COULD_NOT
@@ -116,7 +116,8 @@ def main(argv: Sequence[str]) -> int:
         arguments = _parser().parse_args(list(argv))
         _check_values(arguments)
         console = Console(quiet=arguments.quiet)
-        code: int = arguments.run(arguments, console)
+        module, _, function = arguments.run.partition(".")
+        code: int = getattr(import_module(f"build_tools.{module}"), function)(arguments, console)
         sys.stdout.flush()
         return code
     except SystemExit as exit:  # --help and --version
@@ -162,45 +163,47 @@ def _parser() -> argparse.ArgumentParser:
     parser.set_defaults(quiet=False)
     subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", required=True, parser_class=_Parser)
 
-    def command(name: str, run: Callable[[argparse.Namespace, Console], int], help: str) -> argparse.ArgumentParser:
+    def command(name: str, run: str, help: str) -> argparse.ArgumentParser:
         sub = subparsers.add_parser(name, help=help, description=help[0].upper() + help[1:] + ".")
         sub.set_defaults(run=run)
         sub.add_argument("-q", "--quiet", action="store_true", help="say warnings and errors alone")
         return sub
 
-    sub = command("version", release_commands.version, "print a version in normal form")
+    sub = command("version", "release_commands.version", "print a version in normal form")
     sub.add_argument("raw", nargs="?", metavar="RAW", help="a version in any spelling (default: read VERSION.txt)")
     sub.add_argument("--file", metavar="F", help="the version file to read")
     sub.add_argument("--local", metavar="L", help='replace the local label; "" removes it')
     sub.add_argument("--stem", metavar="NAME", help="print NAME-VERSION as paths spell it, such as te_pkg-2.21.0.dev0")
 
     sub = command(
-        "build", release_commands.build, "build wheel and sdist of a project and prove that they bear its version"
+        "build", "release_commands.build", "build wheel and sdist of a project and prove that they bear its version"
     )
     sub.add_argument("src", nargs="?", default=".", metavar="SRC", help="the project (default: this folder)")
     _out_dir(sub, "dist")
     sub.add_argument("--local", metavar="L", help="give the wheel a local label; the sdist stays public")
     _verbose(sub)
 
-    sub = command("show", wheel_commands.show, "print what wheels say of themselves and whether it agrees")
+    sub = command("show", "wheel_commands.show", "print what wheels say of themselves and whether it agrees")
     sub.add_argument("wheels", nargs="+", metavar="WHEEL", help="a wheel, or a folder of wheels")
     _jobs(sub)
     _json(sub)
 
-    sub = command("repack", wheel_commands.repack, "rewrite wheels without recompressing them; prints each output path")
+    sub = command(
+        "repack", "wheel_commands.repack", "rewrite wheels without recompressing them; prints each output path"
+    )
     _repack_arguments(sub)
 
-    sub = command("unpack", wheel_commands.unpack, "unpack a wheel into the folder NAME-VERSION")
+    sub = command("unpack", "wheel_commands.unpack", "unpack a wheel into the folder NAME-VERSION")
     sub.add_argument("wheel", metavar="WHEEL")
     sub.add_argument("-d", "--dest", default=".", metavar="DIR", help="where the folder goes (default: this folder)")
 
-    sub = command("pack", wheel_commands.pack, "pack a folder into the wheel that its METADATA and WHEEL describe")
+    sub = command("pack", "wheel_commands.pack", "pack a folder into the wheel that its METADATA and WHEEL describe")
     sub.add_argument("folder", metavar="DIR")
     sub.add_argument("-d", "--dest", default=".", metavar="DIR", help="where the wheel goes (default: this folder)")
     sub.add_argument("--build", metavar="B", help='the build tag; "" removes it')
     sub.add_argument("--force", action="store_true", help="replace a wheel that is there with other bytes")
 
-    sub = command("check", wheel_commands.check, "report every rule that wheels and sdists break")
+    sub = command("check", "wheel_commands.check", "report every rule that wheels and sdists break")
     sub.add_argument("files", nargs="+", metavar="FILE", help="a wheel, an sdist, or a folder of them")
     sub.add_argument("--hashes", action="store_true", help="inflate every member and compare sizes, CRCs and digests")
     sub.add_argument("--pypi", action="store_true", help="report what PyPI refuses too")
@@ -211,13 +214,15 @@ def _parser() -> argparse.ArgumentParser:
     _jobs(sub)
     _json(sub)
 
-    sub = command("diff", wheel_commands.diff, "report what a user would notice between two wheels; exit 1 if anything")
+    sub = command(
+        "diff", "wheel_commands.diff", "report what a user would notice between two wheels; exit 1 if anything"
+    )
     sub.add_argument("a", metavar="A", help="the old wheel")
     sub.add_argument("b", metavar="B", help="the new wheel")
     _json(sub)
 
     sub = command(
-        "index", release_commands.index, "make a static index of wheels and sdists that pip and uv install from"
+        "index", "release_commands.index", "make a static index of wheels and sdists that pip and uv install from"
     )
     sub.add_argument("folder", metavar="DIR", help="where the files are, at any depth; they stay there")
     sub.add_argument("-o", "--out-dir", metavar="DIR", help="where the folder `simple` goes (default: DIR itself)")
@@ -226,13 +231,13 @@ def _parser() -> argparse.ArgumentParser:
     _json(sub)
 
     sub = command(
-        "pins", release_commands.pins, "print the exact requirements that tie the parts of a release together"
+        "pins", "release_commands.pins", "print the exact requirements that tie the parts of a release together"
     )
     sub.add_argument("folder", metavar="DIR", help="where the wheels and sdists are, at any depth")
     _json(sub)
 
     sub = command(
-        "smoke", release_commands.smoke, "install a wheel into a fresh environment, import it, compare versions"
+        "smoke", "release_commands.smoke", "install a wheel into a fresh environment, import it, compare versions"
     )
     sub.add_argument("wheel", metavar="WHEEL")
     sub.add_argument(
@@ -244,7 +249,7 @@ def _parser() -> argparse.ArgumentParser:
     )
 
     sub = command(
-        "release", release_commands.release, "build, make every variant of [tool.te-wheel], check and try each"
+        "release", "release_commands.release", "build, make every variant of [tool.te-wheel], check and try each"
     )
     sub.add_argument("project", nargs="?", default=".", metavar="SRC", help="the project (default: this folder)")
     _out_dir(sub, "dist")

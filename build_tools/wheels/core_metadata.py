@@ -34,7 +34,7 @@ _REPEATABLE = frozenset(
     requires-external project-url provides-extra dynamic license-file import-name import-namespace""".split()  # noqa: SIM905
 )
 _SPECIFIERS = {"requires-dist", "requires-python"}
-_HUGE = re.compile(r"[0-9]{20,}")
+_HUGE = r"[0-9]{20,}"
 """A number in a version that uv cannot hold; pip cannot read one of a few thousand digits."""
 _OWN_OPTION = {
     "name": "use --name",
@@ -137,7 +137,7 @@ def value_faults(field: str, value: str) -> list[str]:
 
 def has_huge_number(text: str) -> bool:
     """Whether a version holds a number that no tool but Python itself can hold."""
-    return _HUGE.search(text) is not None
+    return re.search(_HUGE, text) is not None
 
 
 def whole_faults(data: bytes) -> list[str]:

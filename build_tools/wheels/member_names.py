@@ -10,18 +10,18 @@ from build_tools.wheels.finding import Finding, Findings
 from build_tools.wheels.limits import MAX_DEPTH, MAX_NAME, MAX_PART
 
 _UNSAFE = re.compile(r"[\x00-\x1f\x7f-\x9f\\\u2028\u2029]|\A/|\A[A-Za-z]:|//|[ .](?:/|\Z)|\A\Z")
-_NO_TARGET = re.compile(r"\A/|\A[A-Za-z]:|[\\\0]")
+# As texts: what few runs ask for is compiled when they do.
+_NO_TARGET = r"\A/|\A[A-Za-z]:|[\\\0]"
 _MAX_HOPS = 40
 _MAX_LINK_PARTS = 255
 _MAX_STEPS = 1000
 DATA_SCHEMES = ("purelib", "platlib", "headers", "scripts", "data")
 """The folders that ``.data`` may hold: each goes to its own place when the wheel is installed."""
 _INVISIBLE = {"Cf", "Co", "Cn"}
-_RESERVED = re.compile(
-    r'[<>:"|?*]|(?:\A|/)(?:con|prn|aux|nul|conin\$|conout\$|(?:com|lpt)[0-9\u00b9\u00b2\u00b3])(?:\.[^/]*)?(?:/|\Z)',
-    re.IGNORECASE,
+_RESERVED = (
+    r'(?i)[<>:"|?*]|(?:\A|/)(?:con|prn|aux|nul|conin\$|conout\$|(?:com|lpt)[0-9\u00b9\u00b2\u00b3])(?:\.[^/]*)?(?:/|\Z)'
 )
-_EXTENSION = re.compile(r"\.(?:cpython-\d+[a-z]*-[\w-]+|abi3|pypy\d+-[\w-]+)\.so\Z|\.pyd\Z")
+_EXTENSION = r"\.(?:cpython-\d+[a-z]*-[\w-]+|abi3|pypy\d+-[\w-]+)\.so\Z|\.pyd\Z"
 
 
 def is_unsafe(name: str) -> bool:
@@ -49,12 +49,12 @@ def is_odd(name: str) -> bool:
 
 def is_reserved(name: str) -> bool:
     """Whether Windows has no file of this name: devices such as ``aux`` and ``nul.txt``, characters such as ``:``."""
-    return _RESERVED.search(name) is not None
+    return re.search(_RESERVED, name) is not None
 
 
 def is_extension_module(name: str) -> bool:
     """Whether a name is for certain that of a compiled module: ``x.cpython-311-x86_64-linux-gnu.so``, ``x.pyd``."""
-    return _EXTENSION.search(name) is not None
+    return re.search(_EXTENSION, name) is not None
 
 
 def is_data_path(rest: str) -> bool:
@@ -109,7 +109,7 @@ def leaves_tree(name: str, links: Mapping[str, str]) -> bool:
     todo: list[str] = []
     steps = 0
     for _ in range(_MAX_HOPS):
-        if target is None or target.count("/") > _MAX_LINK_PARTS or _NO_TARGET.search(target):
+        if target is None or target.count("/") > _MAX_LINK_PARTS or re.search(_NO_TARGET, target):
             return True
         todo.extend(reversed(target.split("/")))
         target = None

@@ -29,9 +29,10 @@ _PROJECT_NAME = re.compile(r"([A-Z0-9]|[A-Z0-9][A-Z0-9._-]*[A-Z0-9])\Z", re.IGNO
 TAG_KINDS = ("python", "abi", "platform")
 _TAG_ATOM = re.compile(r"[a-z0-9_]+\Z")
 # With a variant label behind it, a Python tag must be one for certain: else `1.0-dev0-py3-none-any` would pass.
-_PYTHON_TAG = re.compile(r"(py|cp|pp|ip|jy|graalpy)[0-9]", re.IGNORECASE)
-_BUILD = re.compile(r"[0-9][A-Za-z0-9_.]*\Z", re.ASCII)
-_VARIANT = re.compile(r"[0-9a-z_.]+\Z")
+_PYTHON_TAG = r"(?i:py|cp|pp|ip|jy|graalpy)[0-9]"
+# As texts: what few runs ask for is compiled when they do.
+_BUILD = r"[0-9][A-Za-z0-9_.]*\Z"
+_VARIANT = r"[0-9a-z_.]+\Z"
 
 
 def normalize_name(name: str) -> NormalizedName:
@@ -105,7 +106,7 @@ def check_build_tag(text: str) -> str:
     Raises:
         WheelNameError: it does not start with a digit, or holds a ``-``.
     """
-    if not _BUILD.match(text):
+    if not re.match(_BUILD, text):
         raise WheelNameError(
             f"invalid build tag {text!r}: expected a digit, then letters, digits, '_' and '.', such as '1' or '7019'"
         )
@@ -184,7 +185,7 @@ class WheelName(_WheelName):
         build, variant = "", None
         if len(parts) >= 6 and parts[2][:1].isdigit():
             build = parts.pop(2)
-        if len(parts) == 6 and _PYTHON_TAG.match(parts[2]):
+        if len(parts) == 6 and re.match(_PYTHON_TAG, parts[2], re.ASCII):
             variant = parts.pop()
         elif len(parts) == 6:
             raise WheelNameError(
@@ -292,7 +293,7 @@ def decode_url(filename: str) -> str:
 
 
 def _check_variant(text: str) -> str:
-    if not _VARIANT.match(text):
+    if not re.match(_VARIANT, text):
         raise WheelNameError(
             f"invalid variant label {text!r} (PEP 825): expected a-z, 0-9, '_' and '.', such as 'cu128'"
         )

@@ -28,7 +28,7 @@ except ImportError:  # Windows: an open file cannot be removed there, which does
     fcntl = None  # type: ignore[assignment]
 
 _SUFFIX = ".te-wheel-tmp"
-_OURS = re.compile(rf"\..+\.[0-9a-f]{{16}}{re.escape(_SUFFIX)}\Z")
+_OURS = rf"\..+\.[0-9a-f]{{16}}{re.escape(_SUFFIX)}\Z"
 _CHUNK = 1 << 20
 _NO_LINKS = {
     getattr(errno, name) for name in ("EPERM", "EOPNOTSUPP", "ENOTSUP", "ENOSYS", "EMLINK", "EXDEV", "EACCES", "EINVAL")
@@ -307,7 +307,7 @@ def _make_folders(folder: Path) -> list[Path]:
 def remove_leftovers(folder: Path) -> None:
     """Remove the temporary files of runs that are dead; leave those that a live run holds."""
     with os.scandir(folder) as entries:
-        names = [entry.name for entry in entries if _OURS.match(entry.name)]
+        names = [entry.name for entry in entries if entry.name.endswith(_SUFFIX) and re.match(_OURS, entry.name)]
     for name in names:
         path = folder / name
         with contextlib.suppress(OSError):

@@ -18,7 +18,6 @@ from build_tools.wheels.finding import Finding
 from build_tools.wheels.mended import mend
 from build_tools.wheels.output import OutputFile
 from build_tools.wheels.rewrite import Rewrite
-from build_tools.wheels.rules import Severity
 from build_tools.wheels.wheel import Wheel
 
 VERIFICATIONS = ("structure", "hashes")
@@ -145,8 +144,8 @@ def _prove(output: Path, filename: str, *, repaired: bool, hashes: bool) -> tupl
 
             findings = all_findings(proof, hashes=hashes)
             proof.refuse(findings)
-        errors = [finding for finding in findings if finding.severity is Severity.ERROR]
-        if repaired and errors:
+        errors = [finding for finding in findings if repaired and finding.severity == "error"]
+        if errors:
             raise WheelError(
                 [f"{filename}: {finding}" for finding in errors],
                 hint="--repair makes no guess: say in the same run what to --set, --remove or --remove-file",

@@ -13,8 +13,8 @@ from packaging.version import Version
 
 from build_tools.wheels.name import NormalizedName, normalize_name
 
-_NAME = re.compile(r"\s*[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?")
-_PIN = re.compile(r"(?<![=!<>~])(==\s*)([^\s,;()=*]+)(?=\s*(?:[,;)]|\Z))")
+_NAME = r"\s*[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?"
+_PIN = r"(?<![=!<>~])(==\s*)([^\s,;()=*]+)(?=\s*(?:[,;)]|\Z))"
 
 
 def follow(value: str, own: NormalizedName, name: str | None, old: Version, new: Version) -> str:
@@ -30,7 +30,7 @@ def follow(value: str, own: NormalizedName, name: str | None, old: Version, new:
     'demo-cu12[gpu]; extra == "all"'
     """
     # The name is looked at first: few wheels name themselves, and parsing is costly to import.
-    match = _NAME.match(value)
+    match = re.match(_NAME, value)
     if match is None or normalize_name(match[0].strip()) != own:
         return value
     from packaging.requirements import Requirement
@@ -42,10 +42,10 @@ def follow(value: str, own: NormalizedName, name: str | None, old: Version, new:
         return value
     followed = one_line
     if name is not None:
-        followed = _NAME.sub(name, followed, count=1)
+        followed = re.sub(_NAME, name, followed, count=1)
     if requirement.url is None and old != new:
         head, semicolon, marker = followed.partition(";")
-        followed = _PIN.sub(lambda match: match[1] + _pin(match[2], old, new), head) + semicolon + marker
+        followed = re.sub(_PIN, lambda match: match[1] + _pin(match[2], old, new), head) + semicolon + marker
     return value if followed == one_line else followed
 
 

@@ -8,16 +8,31 @@ import json
 import os
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 
+from build_tools.cli import _parser
 from tests.build_tools.command_line import te_wheel
 from tests.build_tools.wheel_factory import PACKAGE, Archive, make_wheel
 from tests.build_tools.wheel_reader import read_right
 
 ROOT = Path(__file__).parents[2]
-COMMANDS = ["version", "build", "show", "repack", "unpack", "pack", "check", "diff", "smoke", "release"]
+COMMANDS = [
+    "version",
+    "build",
+    "show",
+    "repack",
+    "unpack",
+    "pack",
+    "check",
+    "diff",
+    "index",
+    "pins",
+    "smoke",
+    "release",
+]
 
 
 def shell(line: str, *arguments: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -38,6 +53,14 @@ def test_the_help_names_every_command() -> None:
     outcome = te_wheel("--help")
     assert outcome.code == 0
     assert all(command in outcome.out for command in COMMANDS)
+
+
+def test_every_command_leads_to_a_function() -> None:
+    (commands,) = [action.choices for action in _parser()._actions if action.choices]
+    assert list(commands) == COMMANDS
+    for parser in dict(commands).values():
+        module, _, function = parser.get_default("run").partition(".")
+        assert callable(getattr(import_module(f"build_tools.{module}"), function))
 
 
 @pytest.mark.parametrize(
