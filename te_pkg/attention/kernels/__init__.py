@@ -48,6 +48,8 @@ ENVIRONMENT_VARIABLE = "TE_PKG_KERNELS"
 
 _NO_SUCH_KERNEL = f"there is no such kernel, expected one of {', '.join(map(repr, KERNELS))}"
 
+_ENCODED = getattr(os.environ, "encodekey", str)(ENVIRONMENT_VARIABLE)
+
 Fill: TypeAlias = bool | int | float | complex
 
 _MODULES = {"reference": "reference", "cpu": "cpu", "triton": "triton_rows"}
@@ -105,7 +107,7 @@ class RowMove(NamedTuple):
 
     def back(self) -> RowMove:
         """The way from the target to the source."""
-        return self._replace(source=self.target, target=self.source)
+        return RowMove(self.cu_seqlens, self.target, self.source, self.lengths, self.real)
 
 
 class PaddingRows(NamedTuple):
@@ -168,16 +170,12 @@ def choose(device: torch.device, kernel: str | None = None) -> RowKernel:
     Raises:
         KernelUnavailableError: a ``RuntimeError``; the kernel that was asked for cannot run, and why.
     """
-    asked, by = kernel, ""
-    if asked is None or asked == "":
-        asked, by = (
-            os.environ.get(ENVIRONMENT_VARIABLE),
-            f" (asked for by the environment variable {ENVIRONMENT_VARIABLE})",
-        )
-        if not asked:
-            return _load("triton" if device.type == "cuda" and _has_triton() else "cpu")
+    asked = kernel or _asked_by_environment()
+    if not asked:
+        return _load("triton" if device.type == "cuda" and _has_triton() else "cpu")
     reason = why_unavailable(asked, device)
     if reason is not None:
+        by = "" if kernel else f" (asked for by the environment variable {ENVIRONMENT_VARIABLE})"
         raise KernelUnavailableError(asked, reason + by)
     return _load(asked)
 
@@ -190,6 +188,12 @@ def check_kernel(kernel: str | None) -> None:
     """
     if kernel is not None and kernel not in ("", *KERNELS):
         raise KernelUnavailableError(kernel, _NO_SUCH_KERNEL)
+
+
+def _asked_by_environment() -> str | None:
+    # `os.environ` takes a microsecond to say that there is no such variable, its dictionary a twentieth.
+    data = getattr(os.environ, "_data", None)
+    return None if data is not None and _ENCODED not in data else os.environ.get(ENVIRONMENT_VARIABLE)
 
 
 @cache
