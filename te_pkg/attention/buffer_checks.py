@@ -9,7 +9,16 @@ from te_pkg.attention.errors import ArgumentTypeError, GradientError, LayoutErro
 from te_pkg.attention.kernels.host import is_common_memory, is_plain
 from te_pkg.attention.layout import PackedLayout
 
-__all__ = ["check_layout", "check_tensor", "is_room", "needs_copy", "out_faults", "overlap_faults", "refuse", "row_faults"]
+__all__ = [
+    "check_layout",
+    "check_tensor",
+    "is_room",
+    "needs_copy",
+    "out_faults",
+    "overlap_faults",
+    "refuse",
+    "row_faults",
+]
 
 
 def row_faults(name: str, x: torch.Tensor, layout: PackedLayout, like: str) -> list[str]:

@@ -175,7 +175,7 @@ def _pack_memory(x: torch.Tensor, layout: PackedLayout, out: torch.Tensor | None
     packed_shape = (total, *shape[2:])
     if (out is not None and not is_room(out, x, packed_shape)) or not total:
         return None
-    source = _batch_slots(*shape[:2], x.device)
+    source = _batch_slots(shape[0], shape[1], x.device)
     target = Slots(layout.cu_seqlens_padded, total, layout.slot_offsets)
     move = RowMove(layout.cu_seqlens, source, target, layout.lengths, cast(int, layout.real_tokens))
     packed = x.new_empty(packed_shape) if out is None else out

@@ -70,7 +70,13 @@ def zero_padding_(x: torch.Tensor, layout: PackedLayout, *, kernel: str | None =
             torch does not let change.
         KernelUnavailableError: a ``RuntimeError``; ``kernel`` cannot run here, and why.
     """
-    if kernel is None and is_common(x, layout) and x.is_contiguous() and x.ndim and x.size(0) == layout.total_tokens:
+    if (
+        kernel is None
+        and is_common(x, layout)
+        and x.is_contiguous()
+        and x.ndim > 0
+        and x.size(0) == layout.total_tokens
+    ):
         if layout.real_tokens != layout.total_tokens:
             slots = Slots(layout.cu_seqlens_padded, layout.total_tokens, layout.slot_offsets)
             _fill(x, PaddingRows(layout.cu_seqlens, slots, layout.lengths, cast(int, layout.real_tokens)), None)

@@ -39,7 +39,7 @@ def _keys_of_memory() -> list[object]:
     Every other kind of tensor has other keys: sparse, quantized, nested, batched, fake, on a device, or with a
     conjugation or negation that has yet to be done.
     """
-    keys = []
+    keys: list[object] = []
     for mode in (False, True):
         with torch.inference_mode(mode):
             keys.append(_dispatch_keys(torch.empty(0, device="cpu")))
