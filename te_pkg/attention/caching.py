@@ -161,31 +161,17 @@ class TensorCache(Kept):
         full_key = (key, place)
         with lock:
             entry = self._entries.get(full_key)
-            if entry is not None:
-                tensor = entry.tensor
-                if (
-                    tensor._version == entry.version
-                    and tensor.data_ptr() == entry.address
-                    and tensor.shape == entry.shape
-                ):
-                    self._entries.move_to_end(full_key)
-                    self._hits += 1
-                    if entry.streams is not None:
-                        entry.streams.admit_current(tensor)
-                    return tensor
+            if entry is not None and entry.is_intact():
+                self._entries.move_to_end(full_key)
+                self._hits += 1
+                if entry.streams is not None:
+                    entry.streams.admit_current(entry.tensor)
+                return entry.tensor
         return self._miss(key, place, full_key)
 
     def kept(self, key: tuple[Hashable, ...], place: torch.device) -> torch.Tensor | None:
-        """What :meth:`get` would find, at half its cost; None: ask that, which knows why and counts.
-
-        For callers that know that nothing is compiled or captured, and of memory on the CPU, whose device has one name.
-        """
-        if (
-            _len_torch_dispatch_stack()
-            or _functorch.peek_interpreter_stack() is not None
-            or _get_tracing_state() is not None
-            or _is_torch_function_mode_enabled()
-        ):
+        """What :meth:`get` would find on the CPU, at less cost, where nothing is compiled or captured; None: ask it."""
+        if _must_record() or _is_torch_function_mode_enabled():
             return None
         full_key = (key, place)
         with lock:
