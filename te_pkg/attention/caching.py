@@ -161,12 +161,18 @@ class TensorCache(Kept):
         full_key = (key, place)
         with lock:
             entry = self._entries.get(full_key)
-            if entry is not None and entry.is_intact():
-                self._entries.move_to_end(full_key)
-                self._hits += 1
-                if entry.streams is not None:
-                    entry.streams.admit_current(entry.tensor)
-                return entry.tensor
+            if entry is not None:
+                tensor = entry.tensor
+                if (
+                    tensor._version == entry.version
+                    and tensor.data_ptr() == entry.address
+                    and tensor.shape == entry.shape
+                ):
+                    self._entries.move_to_end(full_key)
+                    self._hits += 1
+                    if entry.streams is not None:
+                        entry.streams.admit_current(tensor)
+                    return tensor
         return self._miss(key, place, full_key)
 
     def kept(self, key: tuple[Hashable, ...], place: torch.device) -> torch.Tensor | None:
