@@ -6,10 +6,19 @@ import torch
 from torch.compiler import is_compiling
 
 from te_pkg.attention.errors import ArgumentTypeError, GradientError, LayoutError
-from te_pkg.attention.kernels.host import is_plain
+from te_pkg.attention.kernels.host import is_common_memory, is_plain
 from te_pkg.attention.layout import PackedLayout
 
-__all__ = ["check_layout", "check_tensor", "needs_copy", "out_faults", "overlap_faults", "refuse", "row_faults"]
+__all__ = [
+    "check_layout",
+    "check_tensor",
+    "is_room",
+    "needs_copy",
+    "out_faults",
+    "overlap_faults",
+    "refuse",
+    "row_faults",
+]
 
 
 def row_faults(name: str, x: torch.Tensor, layout: PackedLayout, like: str) -> list[str]:
@@ -60,6 +69,20 @@ def out_faults(out: torch.Tensor | None, x: torch.Tensor, shape: tuple[int, ...]
         if _may_overlap(x, out) and _is_dense(x) and _is_dense(out):
             faults.append("out lies in the memory of x, expected memory of its own")
     return faults
+
+
+def is_room(out: torch.Tensor, x: torch.Tensor, shape: tuple[int, ...]) -> bool:
+    """Whether ``out`` is memory of its own for a result of ``shape`` made of ``x``; False: :func:`out_faults` says why.
+
+    Few questions for the usual case: ``x`` is contiguous and passed :func:`~te_pkg.attention.kernels.host.is_common`.
+
+    >>> is_room(torch.zeros(3, 2), torch.zeros(4, 2), (3, 2))
+    True
+    """
+    if not is_common_memory(out) or out.shape != shape or out.dtype != x.dtype or not out.is_contiguous():
+        return False
+    start, out_start = x.data_ptr(), out.data_ptr()
+    return out_start >= start + x.nbytes or start >= out_start + out.nbytes
 
 
 def overlap_faults(name: str, x: torch.Tensor) -> list[str]:

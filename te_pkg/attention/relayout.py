@@ -19,18 +19,26 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
-from typing import SupportsIndex, overload
+from typing import SupportsIndex, cast, overload
 
 import torch
 from torch.compiler import is_compiling
 
-from te_pkg.attention.buffer_checks import check_layout, check_tensor, needs_copy, out_faults, refuse, row_faults
+from te_pkg.attention.buffer_checks import (
+    check_layout,
+    check_tensor,
+    is_room,
+    needs_copy,
+    out_faults,
+    refuse,
+    row_faults,
+)
 from te_pkg.attention.cu_seqlens import get_full_cu_seqlens
 from te_pkg.attention.errors import ArgumentTypeError, HostReadError, LayoutError, OffsetOverflowError
-from te_pkg.attention.kernels import Fill, RowMove, Slots, check_kernel
-from te_pkg.attention.kernels.host import HostRows, host_rows
+from te_pkg.attention.kernels import Fill, RowMove, Slots, check_kernel, choose
+from te_pkg.attention.kernels.host import HostRows, host_rows, is_common
 from te_pkg.attention.kernels.operators import move_rows
-from te_pkg.attention.kernels.words import check_fill
+from te_pkg.attention.kernels.words import check_fill, count_write
 from te_pkg.attention.layout import PackedLayout
 from te_pkg.attention.offsets import INT32_MAX, integers, is_traced, shape_faults, why_unreadable
 
@@ -133,6 +141,10 @@ def pack(
         LayoutError, ArgumentTypeError, GradientError, KernelUnavailableError: as :func:`relayout`.
         OffsetOverflowError: an ``OverflowError``; ``b * s`` is beyond int32.
     """
+    if kernel is None and type(fill) is int and fill == 0 and is_common(x, layout) and x.is_contiguous():
+        packed = _pack_memory(x, layout, out)
+        if packed is not None:
+            return packed
     check_tensor("x", x)
     check_layout("layout", layout)
     if x.ndim < 2:
@@ -153,6 +165,24 @@ def pack(
         out,
         kernel,
     )
+
+
+def _pack_memory(x: torch.Tensor, layout: PackedLayout, out: torch.Tensor | None) -> torch.Tensor | None:
+    """:func:`pack` in the usual case, with rows seen as ``[t, n]``; None where anything else has to be asked."""
+    shape, total = x.shape, layout.total_tokens
+    if len(shape) < 2 or shape[0] != len(layout.lengths or ()) or shape[1] < layout.max_seqlen or not x.numel():
+        return None
+    packed_shape = (total, *shape[2:])
+    if (out is not None and not is_room(out, x, packed_shape)) or not total:
+        return None
+    source = _batch_slots(shape[0], shape[1], x.device)
+    target = Slots(layout.cu_seqlens_padded, total, layout.slot_offsets)
+    move = RowMove(layout.cu_seqlens, source, target, layout.lengths, cast(int, layout.real_tokens))
+    packed = x.new_empty(packed_shape) if out is None else out
+    choose(x.device).move_rows(x.view(source.rows, -1), move, 0, packed.view(total, -1))
+    if out is not None:
+        count_write(out)
+    return packed
 
 
 def unpack(

@@ -39,7 +39,9 @@ EXCEPTIONS = [
     Objection(
         "check-wheel-contents", r"W\d\d\d:", "a matter of taste: what the archive holds, not whether it is right"
     ),
-    Objection("check-wheel-contents", r"is purelib yet contains \*\.data/purelib", "which the specification allows"),
+    Objection(
+        "check-wheel-contents", r"is (pure|plat)lib yet contains \*\.data/\1lib", "which the specification allows"
+    ),
     Objection("twine", r"long_description", "a wheel without a description is right, if dull"),
     Objection("twine", r"Invalid distribution metadata: .*unrecognized or malformed field", "unknown headers are kept"),
     Objection("pip", r"is not a supported wheel on this platform", "a wheel for another machine"),

@@ -21,9 +21,9 @@ from build_tools.plan import read_plan
 from build_tools.wheels import check_wheel, repack
 from build_tools.wheels.archive import Archive
 from build_tools.wheels.edit import WheelEdit
-from build_tools.wheels.finding import Severity
 from build_tools.wheels.headers import Headers
 from build_tools.wheels.record import Record
+from build_tools.wheels.rules import Severity
 from tests.build_tools.broken_wheels import BROKEN
 from tests.build_tools.damage import FORMS, small_wheel
 from tests.build_tools.rewrite_cases import CASES

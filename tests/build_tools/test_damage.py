@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from build_tools.errors import ReleaseError
 from build_tools.wheels import check_wheel, repack, unpack
-from build_tools.wheels.finding import Severity
+from build_tools.wheels.rules import Severity
 from tests.build_tools.command_line import te_wheel
 from tests.build_tools.damage import FORMS, damaged, read_by_zipfile, small_wheel
 from tests.build_tools.wheel_reader import read_right

@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from build_tools.errors import FileError, IndexingError, OutputExistsError, UsageError
 from build_tools.wheels import index as index_module
 from build_tools.wheels import index_memory, make_index
-from build_tools.wheels.finding import RULES
 from build_tools.wheels.index_pages import encode_path
+from build_tools.wheels.rules import RULES
 from tests.build_tools.broken_wheels import BROKEN, Broken
 from tests.build_tools.command_line import te_wheel
 from tests.build_tools.test_sdist import make_sdist

@@ -10,8 +10,8 @@ import pytest
 
 from build_tools.errors import EditError, WheelError
 from build_tools.wheels import Severity, WheelEdit, check_wheel, repack
-from build_tools.wheels.finding import RULES
 from build_tools.wheels.mending import DISAGREEMENTS, REPAIRABLE
+from build_tools.wheels.rules import RULES
 from tests.build_tools.broken_wheels import BROKEN, INFO, MANY_RECORD_FAULTS, Broken
 from tests.build_tools.command_line import Outcome, te_wheel
 from tests.build_tools.test_refusals import repack_refused

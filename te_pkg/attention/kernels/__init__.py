@@ -48,6 +48,7 @@ ENVIRONMENT_VARIABLE = "TE_PKG_KERNELS"
 
 _NO_SUCH_KERNEL = f"there is no such kernel, expected one of {', '.join(map(repr, KERNELS))}"
 
+
 Fill: TypeAlias = bool | int | float | complex
 
 _MODULES = {"reference": "reference", "cpu": "cpu", "triton": "triton_rows"}
@@ -105,7 +106,7 @@ class RowMove(NamedTuple):
 
     def back(self) -> RowMove:
         """The way from the target to the source."""
-        return self._replace(source=self.target, target=self.source)
+        return RowMove(self.cu_seqlens, self.target, self.source, self.lengths, self.real)
 
 
 class PaddingRows(NamedTuple):
@@ -168,16 +169,12 @@ def choose(device: torch.device, kernel: str | None = None) -> RowKernel:
     Raises:
         KernelUnavailableError: a ``RuntimeError``; the kernel that was asked for cannot run, and why.
     """
-    asked, by = kernel, ""
-    if asked is None or asked == "":
-        asked, by = (
-            os.environ.get(ENVIRONMENT_VARIABLE),
-            f" (asked for by the environment variable {ENVIRONMENT_VARIABLE})",
-        )
-        if not asked:
-            return _load("triton" if device.type == "cuda" and _has_triton() else "cpu")
+    asked = kernel or os.environ.get(ENVIRONMENT_VARIABLE)
+    if not asked:
+        return _load("triton" if device.type == "cuda" and _has_triton() else "cpu")
     reason = why_unavailable(asked, device)
     if reason is not None:
+        by = "" if kernel else f" (asked for by the environment variable {ENVIRONMENT_VARIABLE})"
         raise KernelUnavailableError(asked, reason + by)
     return _load(asked)
 

@@ -13,7 +13,7 @@ import torch
 
 from te_pkg.attention.kernels import Fill, PaddingRows, RowMove
 from te_pkg.attention.kernels.row_index import padding_rows, pieces_of, real_rows, spans_of
-from te_pkg.attention.kernels.words import as_integers, fill_with, fill_word, in_words
+from te_pkg.attention.kernels.words import as_integers, as_words, fill_with, fill_word, in_words
 
 __all__ = ["fill_padding_", "move_rows", "take_rows", "why_unavailable"]
 
@@ -75,7 +75,7 @@ def fill_padding_(x: torch.Tensor, padding: PaddingRows, fill: Fill) -> None:
     """
     if x.numel() == 0:
         return
-    (words,) = in_words(x)
+    words = as_words(x)
     word = fill_word(fill, x.dtype, words)
     rows, slots, lengths = x.shape[0], padding.slots, padding.lengths
     if lengths is None or slots.on_host is None:
@@ -168,6 +168,8 @@ def _gatherable(x: torch.Tensor, out: torch.Tensor) -> tuple[torch.Tensor | None
     ):
         return None, None
     if x.dtype in _GATHERED:
+        if x.ndim == 2:
+            return x, out
         return x.view(rows, -1), out.view(out.shape[0], -1)
     source, target = in_words(x, out, widest=8)
     floats = _FLOATS.get(source.dtype)

@@ -66,7 +66,9 @@ def real_rows(
     """
     if real > _KEPT_ROWS:
         return _make_real_rows(lengths, slots, real, columns, device=device)
-    return _real_rows.get((lengths, slots, real, columns), device)
+    key = (lengths, slots, real, columns)
+    kept = _real_rows.kept(key, device)
+    return _real_rows.get(key, device) if kept is None else kept
 
 
 def padding_rows(lengths: tuple[int, ...], slots: Sequence[int], rows: int, device: torch.device) -> torch.Tensor:
@@ -77,7 +79,9 @@ def padding_rows(lengths: tuple[int, ...], slots: Sequence[int], rows: int, devi
     """
     if rows > _KEPT_ROWS:
         return _make_padding_rows(lengths, slots, rows, device=device)
-    return _padding_rows.get((lengths, slots, rows), device)
+    key = (lengths, slots, rows)
+    kept = _padding_rows.kept(key, device)
+    return _padding_rows.get(key, device) if kept is None else kept
 
 
 def _make_real_rows(

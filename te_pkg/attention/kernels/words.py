@@ -14,7 +14,7 @@ from torch.compiler import is_compiling
 from te_pkg.attention.errors import ArgumentTypeError
 from te_pkg.attention.kernels import Fill
 
-__all__ = ["as_integers", "check_fill", "count_write", "fill_with", "fill_word", "in_words"]
+__all__ = ["as_integers", "as_words", "check_fill", "count_write", "fill_with", "fill_word", "in_words"]
 
 # No integer has 16 bytes. A complex number that is only ever moved is as good.
 _WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64, 16: torch.complex128}
@@ -50,8 +50,11 @@ def in_words(*tensors: torch.Tensor, widest: int = 16) -> list[torch.Tensor]:
             if not tensor.is_contiguous() or tensor.data_ptr() % widest:
                 break
         else:
-            word = _WORDS[widest]
-            return [tensor.view(tensor.shape[0], -1).view(word) for tensor in tensors]
+            word, views = _WORDS[widest], []
+            for tensor in tensors:
+                flat = tensor if tensor.ndim == 2 else tensor.view(tensor.shape[0], -1)
+                views.append(flat.view(word))
+            return views
     merged = first.ndim  # dimensions from here on lie side by side
     length = 1
     while merged > 1:
@@ -80,6 +83,25 @@ def _seen_as(rows: torch.Tensor, word: torch.dtype) -> torch.Tensor:
     words = rows.squeeze(alone).view(word)
     for i in alone:
         words = words.unsqueeze(i)
+    return words
+
+
+def as_words(tensor: torch.Tensor) -> torch.Tensor:
+    """:func:`in_words` of one tensor, for which it does not matter how the words of a row are arranged.
+
+    >>> as_words(torch.zeros(3, 4, 8)).shape, as_words(torch.zeros(3, 4, 5)).shape
+    (torch.Size([3, 4, 2]), torch.Size([3, 5]))
+    """
+    shape = tensor.shape
+    if (
+        len(shape) > 1
+        and not shape[-1] * tensor.itemsize % 16
+        and tensor.is_contiguous()
+        and not tensor.data_ptr() % 16
+        and tensor.itemsize < 16
+    ):
+        return tensor.view(torch.complex128)  # one view in the place of two
+    (words,) = in_words(tensor)
     return words
 
 
@@ -124,7 +146,7 @@ def fill_word(fill: Fill, dtype: torch.dtype, words: torch.Tensor) -> torch.Tens
     >>> fill_word(0.0, torch.bfloat16, torch.zeros(1, dtype=torch.int32)) is None
     True
     """
-    if _is_zero(fill):
+    if (type(fill) is int and fill == 0) or _is_zero(fill):
         return None
     repeats = max(words.itemsize // dtype.itemsize, 1)
     return torch.full((repeats,), fill, dtype=dtype, device=words.device).view(words.dtype)
