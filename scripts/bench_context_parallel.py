@@ -12,7 +12,6 @@ does for the offsets of a rank and for padding.
 
 from __future__ import annotations
 
-import argparse
 import importlib.util
 import sys
 from collections.abc import Iterator
@@ -180,19 +179,7 @@ def agree(what: str, found: torch.Tensor, expected: torch.Tensor) -> None:
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--only", default="", metavar="WORD", help="comparisons whose name holds this")
-    parser.add_argument("--rounds", type=int, default=41)
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--strict", action="store_true", help="exit 1 where a goal is missed")
-    arguments = parser.parse_args(argv)
-    torch.set_num_threads(arguments.threads)
-    torch.manual_seed(0)
-    print(f"torch {torch.__version__}, {arguments.threads} threads, {arguments.rounds} rounds, medians in microseconds")
-    print(f"{'':58}{'ours':>12}{'peer':>12}{'ratio':>9}")
-    met = [clock.run(entry, arguments.rounds) for entry in comparisons() if arguments.only in entry.name]
-    print(f"{sum(met)} of {len(met)} goals met")
-    return int(arguments.strict and not all(met))
+    return int(clock.run_all(argv, comparisons, __doc__ or ""))
 
 
 if __name__ == "__main__":

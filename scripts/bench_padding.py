@@ -381,10 +381,13 @@ def verdict(met: bool) -> str:
     return "met" if met else "MISSED"
 
 
-def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+def run_all(
+    argv: list[str] | None, comparisons: Callable[[], Iterator[Comparison | Limit]], about: str, rounds: int = 41
+) -> int:
+    """Time what the command line asks for, line by line; the exit code."""
+    parser = argparse.ArgumentParser(description=about.splitlines()[0])
     parser.add_argument("--only", default="", metavar="WORD", help="comparisons whose name holds this")
-    parser.add_argument("--rounds", type=int, default=41)
+    parser.add_argument("--rounds", type=int, default=rounds)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--strict", action="store_true", help="exit 1 where a goal is missed")
     arguments = parser.parse_args(argv)
@@ -395,6 +398,10 @@ def main(argv: list[str] | None = None) -> int:
     met = [run(entry, arguments.rounds) for entry in comparisons() if arguments.only in entry.name]
     print(f"{sum(met)} of {len(met)} goals met")
     return 1 if arguments.strict and not all(met) else 0
+
+
+def main(argv: list[str] | None = None) -> int:
+    return run_all(argv, comparisons, __doc__ or "")
 
 
 if __name__ == "__main__":

@@ -43,6 +43,7 @@ from torch.utils._device import DeviceContext
 
 from te_pkg.attention import capture
 from te_pkg.attention.errors import ArgumentError, ArgumentTypeError
+from te_pkg.attention.kept_tensor import KeptTensor
 
 __all__ = ["CacheInfo", "Kept", "TensorCache", "cache_info", "clear_caches", "is_tracing", "lock", "resolve_device"]
 
@@ -136,7 +137,7 @@ class TensorCache(Kept):
 
     def __init__(self, name: str, make: Callable[..., torch.Tensor], *, max_entries: int) -> None:
         self._make = make
-        self._entries: OrderedDict[Hashable, _Entry] = OrderedDict()
+        self._entries: OrderedDict[Hashable, KeptTensor] = OrderedDict()
         self._hits = self._misses = self._bypasses = self._replaced = 0
         super().__init__(name, max_entries)
 
@@ -220,7 +221,7 @@ class TensorCache(Kept):
             with lock:
                 self._bypasses += 1
             return tensor
-        entry = _Entry(tensor)
+        entry = KeptTensor(tensor)
         dropped = []  # freed after the lock is
         with lock:
             self._misses += 1
@@ -255,47 +256,6 @@ class TensorCache(Kept):
         self._entries = OrderedDict(
             (key, entry) for key, entry in self._entries.items() if entry.tensor.device.type == "cpu"
         )
-
-
-class _Entry:
-    """A kept tensor and what it was when it was stored."""
-
-    __slots__ = ("address", "shape", "streams", "tensor", "version")
-
-    def __init__(self, tensor: torch.Tensor) -> None:
-        self.tensor = tensor
-        self.version = tensor._version
-        self.address = tensor.data_ptr()
-        self.shape = tensor.shape
-        self.streams = _Streams(tensor) if tensor.is_cuda else None
-
-    def is_intact(self) -> bool:
-        tensor = self.tensor
-        return tensor._version == self.version and tensor.data_ptr() == self.address and tensor.shape == self.shape
-
-
-class _Streams:
-    """The CUDA streams that may use a kept tensor.
-
-    It was filled on one stream, perhaps behind much other work, and its memory goes back to that stream's pool. Another
-    stream must first wait, and be known to the allocator. Asking the event whether it is done would be simpler, but a
-    query breaks a capture that another thread has under way.
-    """
-
-    __slots__ = ("_admitted", "_filled")
-
-    def __init__(self, tensor: torch.Tensor) -> None:
-        stream = torch.cuda.current_stream(tensor.device)
-        self._filled = stream.record_event()
-        self._admitted = {stream.cuda_stream}
-
-    def admit_current(self, tensor: torch.Tensor) -> None:
-        if torch._C._cuda_getCurrentRawStream(tensor.device.index) in self._admitted:
-            return
-        stream = torch.cuda.current_stream(tensor.device)
-        stream.wait_event(self._filled)
-        tensor.record_stream(stream)
-        self._admitted.add(stream.cuda_stream)
 
 
 def is_tracing() -> bool:

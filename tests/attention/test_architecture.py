@@ -16,6 +16,7 @@ te_pkg._version
 te_pkg
 te_pkg.attention.errors
 te_pkg.attention.capture
+te_pkg.attention.kept_tensor
 te_pkg.attention.caching
 te_pkg.attention.offsets
 te_pkg.attention.padding

@@ -18,7 +18,7 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from te_pkg.attention import cache_info, caching, clear_caches
+from te_pkg.attention import cache_info, clear_caches, kept_tensor
 from te_pkg.attention.caching import CacheInfo, TensorCache
 
 _numbers = itertools.count()
@@ -151,7 +151,7 @@ def test_another_stream_waits_once_until_the_tensor_is_filled(monkeypatch):
     tensor = types.SimpleNamespace(device=torch.device("cuda", 0), record_stream=recorded.append)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: current[0])
     monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda index: current[0].cuda_stream, raising=False)
-    streams = caching._Streams(tensor)
+    streams = kept_tensor.Streams(tensor)
     streams.admit_current(tensor)
     assert first.waited == recorded == []
     current[0] = second
