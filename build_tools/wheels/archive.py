@@ -17,10 +17,11 @@ from typing import Self
 from build_tools.errors import FileError, WheelError
 from build_tools.parallel import require_running
 from build_tools.wheels import zip_format as fmt
-from build_tools.wheels.central_directory import CentralDirectory, Member
+from build_tools.wheels.central_directory import CentralDirectory
 from build_tools.wheels.finding import Finding
 from build_tools.wheels.inflater import ZLIB, Inflater
 from build_tools.wheels.limits import LIMITS, MAX_SYMLINK, MAX_SYMLINKS, Limits
+from build_tools.wheels.member import Member
 from build_tools.wheels.member_names import check_names, leaves_tree
 
 CHUNK = 1 << 20
@@ -40,8 +41,8 @@ class Archive:
         directory = CentralDirectory(self.read_at, size, limits)
         self.members = directory.members
         self._found = directory.found
-        self.by_name = {member.name: member for member in self.members}
-        self._check_names()
+        self.by_name = directory.by_name
+        self._check_names(directory.special)
 
     @classmethod
     def open(cls, path: str | os.PathLike[str], limits: Limits = LIMITS) -> Self:
@@ -183,14 +184,14 @@ class Archive:
     def _find(self, code: str, message: str, member: str) -> None:
         self._found.add(code, message, member)
 
-    def _check_names(self) -> None:
-        self._found.extend(check_names(member.name for member in self.members))
+    def _check_names(self, special: list[Member]) -> None:
+        self._found.extend(check_names([member.name for member in self.members]))
         links: dict[str, str] = {}
         count = 0
-        for member in self.members:
+        for member in special:
             if member.is_dir and member.size:
                 self._find("zip-name-conflict", f"a folder, yet it holds {member.size} bytes", member.name)
-            if member.entry.is_symlink:
+            if member.is_symlink:
                 self._find("zip-symlink", "it is a symlink, which pip and uv unpack as a text file", member.name)
                 count += 1
                 if count > MAX_SYMLINKS:

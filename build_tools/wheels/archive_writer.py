@@ -9,14 +9,15 @@ from __future__ import annotations
 import errno
 import os
 import zlib
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from build_tools.errors import WheelError
 from build_tools.parallel import require_running
 from build_tools.wheels import zip_format as fmt
 from build_tools.wheels.archive import Archive
-from build_tools.wheels.central_directory import Member
-from build_tools.wheels.deflate import deflate
+from build_tools.wheels.deflate import deflate, deflater
+from build_tools.wheels.member import FACTS, Member
 from build_tools.wheels.zip_format import Entry
 
 _STEP = 64 << 20
@@ -45,7 +46,7 @@ class Content(NamedTuple):
 class ArchiveWriter:
     """Writes members one after the other to the file ``fd``, from its start.
 
-    Call :meth:`keep`, :meth:`add` or :meth:`begin`, :meth:`write`, :meth:`end` in the order that
+    Call :meth:`keep`, :meth:`add`, :meth:`add_pieces` or :meth:`begin`, :meth:`write`, :meth:`end` in the order that
     the archive shall have, then :meth:`finish`.
     """
 
@@ -54,26 +55,40 @@ class ArchiveWriter:
         self._position = 0
         self._pending = bytearray()
         self._run: tuple[Archive, int, int] | None = None
-        self._central: list[bytes] = []
+        self._central = bytearray()
+        self._entries = 0
         self._open: tuple[Entry, int]
 
     def keep(self, archive: Archive, member: Member, name: str) -> None:
         """Take ``member`` over under ``name``, its compressed bytes as they are."""
-        if member.clean and member.name == name:
-            self._enter(member.entry)
-            self._copy(archive, member.header_offset, member.end)
-            return
-        renamed = member.entry._replace(name=name)
-        self._enter(renamed)
-        self._append(fmt.local_header(renamed))
-        self._copy(archive, member.data_offset, member.end)
+        size, compressed, header, data, crc, time, external, internal, made_by, needed, method, clean = FACTS.unpack(
+            member.facts
+        )
+        self._central += fmt.pack_central(
+            name, self._position, size, compressed, crc, time, external, internal, made_by, needed, method
+        )
+        self._entries += 1
+        if not clean or member.name != name:
+            self._append(fmt.pack_local(name, needed, method, time, crc, compressed, size))
+            header = data
+        self._copy(archive, header, data + compressed)
 
     def add(self, content: Content) -> None:
         """Write a member with new data."""
         header = fmt.local_header(content.entry)
-        self._enter(content.entry)
+        self._enter(content.entry, self._position)
         self._append(header)
         self._append(content.compressed)
+
+    def add_pieces(self, entry: Entry, pieces: Iterable[bytes]) -> None:
+        """Write a member with new data that comes in pieces; the size and CRC of ``entry`` must be right already."""
+        self.begin(entry)
+        compressor = deflater() if entry.method == fmt.DEFLATED else None
+        for piece in pieces:
+            self.write(compressor.compress(piece) if compressor else piece)
+        if compressor:
+            self.write(compressor.flush())
+        self.end(entry.crc, entry.size)
 
     def begin(self, entry: Entry) -> None:
         """Start a member whose compressed bytes come in pieces; its ``size`` must be right already."""
@@ -104,22 +119,23 @@ class ArchiveWriter:
             os.lseek(self._fd, start, os.SEEK_SET)
             write_all(self._fd, header)
             os.lseek(self._fd, 0, os.SEEK_END)
-        self._central.append(fmt.central_header(entry, start))
+        self._enter(entry, start)
 
     def finish(self) -> int:
         """Write the central directory and the end record; return the size of the archive."""
         self._flush_run()
-        central_offset, central_size = self._position, sum(map(len, self._central))
-        for record in self._central:
-            self._append(record)
-        self._append(fmt.end_records(len(self._central), central_offset, central_size))
         self._flush_pending()
+        records = fmt.end_records(self._entries, self._position, len(self._central))
+        for data in (self._central, records):
+            write_all(self._fd, data)
+            self._position += len(data)
         return self._position
 
     # ``_position`` counts everything that was entered, pending bytes and the open run included.
 
-    def _enter(self, entry: Entry) -> None:
-        self._central.append(fmt.central_header(entry, self._position))
+    def _enter(self, entry: Entry, position: int) -> None:
+        self._central += fmt.central_header(entry, position)
+        self._entries += 1
 
     def _append(self, data: bytes) -> None:
         self._flush_run()
@@ -129,8 +145,9 @@ class ArchiveWriter:
             self._flush_pending()
 
     def _copy(self, archive: Archive, start: int, end: int) -> None:
-        if self._run and self._run[0] is archive and self._run[2] == start:
-            self._run = (archive, self._run[1], end)
+        run = self._run
+        if run and run[2] == start and run[0] is archive:
+            self._run = (archive, run[1], end)
         else:
             self._flush_run()
             self._run = (archive, start, end)

@@ -8,52 +8,26 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
-from typing import NamedTuple
 
 from build_tools.wheels import zip_format as fmt
 from build_tools.wheels.finding import Finding, Findings
 from build_tools.wheels.limits import LIMITS, Limits
-from build_tools.wheels.zip_format import Entry
+from build_tools.wheels.member import Member, pack_facts
+from build_tools.wheels.zip_format import DEFLATED, LIMIT_32, LOCAL_SIGNATURE, STORED, UTF8, Entry, is_symlink_mode
 
-
-class Member(NamedTuple):
-    """A member of an archive that was read.
-
-    Attributes:
-        entry: what its central header says.
-        header_offset, data_offset: where its local header and its compressed data start.
-        clean: its local header is byte for byte what this tooling writes, with the data right
-            behind it, so header and data can be copied as one.
-    """
-
-    entry: Entry
-    header_offset: int
-    data_offset: int
-    clean: bool
-
-    @property
-    def name(self) -> str:
-        """Its path in the archive."""
-        return self.entry.name
-
-    @property
-    def size(self) -> int:
-        """Its bytes, uncompressed."""
-        return self.entry.size
-
-    @property
-    def is_dir(self) -> bool:
-        """Whether it is a directory entry."""
-        return self.entry.name.endswith("/")
-
-    @property
-    def end(self) -> int:
-        """Where its compressed data ends."""
-        return self.data_offset + self.entry.compressed_size
+_WINDOW = 16384
+_NEAR = 1024
+"""Where the last local header is not farther away, this many more bytes are read, as they hold the next ones too."""
+_USUAL_VERSIONS = (10, 20)
 
 
 class CentralDirectory:
     """The members of an archive in the order of its central directory, and what is wrong with its records.
+
+    Attributes:
+        members: in the order of the directory.
+        by_name: each by its name; of several with one name, the last.
+        special: those that are symlinks, or folders that hold data.
 
     Args:
         read_at: gives up to so many bytes (second argument) from an offset (first).
@@ -66,7 +40,11 @@ class CentralDirectory:
         self._size = size
         self._limits = limits
         self._extra_left = size
+        self._window = b""
+        self._window_at = 0
         self.members: list[Member] = []
+        self.by_name: dict[str, Member] = {}
+        self.special: list[Member] = []
         self.found = Findings()
         self._find = self.found.add
         self._read()
@@ -169,22 +147,32 @@ class CentralDirectory:
         return entries, size, offset, at
 
     def _read_members(self, central: bytes, entries: int, central_start: int, shift: int) -> None:
-        position, extents = 0, []
-        seen: set[str] = set()
+        position = expected = 0
+        in_order = True
+        # Where members end that have more behind them than their data.
+        ends: dict[int, int] = {}
         while position + fmt.CENTRAL.size <= len(central) and central.startswith(fmt.CENTRAL_SIGNATURE, position):
             fields = fmt.CENTRAL.unpack_from(central, position)
             name_length, extra_length, comment_length = fields[9:12]
             start = position + fmt.CENTRAL.size
             raw_name = central[start : start + name_length]
-            extra = central[start + name_length : start + name_length + extra_length]
+            numbers = central[position + 6 : position + 30]
             position = start + name_length + extra_length + comment_length
             if position > len(central) or len(self.members) == self._limits.members:
                 break
-            member, end = self._read_member(fields, raw_name, extra, shift)
-            extents.append((member.header_offset, end, member.name))
-            if member.name in seen:
+            found = self._usual_member(fields, raw_name, numbers, shift)
+            if found is None:
+                extra = central[start + name_length : start + name_length + extra_length]
+                found = self._read_member(fields, raw_name, extra, shift)
+                if found[0].is_symlink or (found[0].is_dir and found[0].size):
+                    self.special.append(found[0])
+                ends[len(self.members)] = found[2]
+            member, begin, end = found
+            in_order = in_order and begin == expected
+            expected = end
+            if member.name in self.by_name:
                 self._find("zip-duplicate", "the member stands twice", member.name)
-            seen.add(member.name)
+            self.by_name[member.name] = member
             self.members.append(member)
         if len(self.members) != entries or position != len(central):
             self._find(
@@ -192,10 +180,61 @@ class CentralDirectory:
                 f"the central directory holds {len(self.members)} members in {position} bytes, "
                 f"its end record says {entries} in {len(central)}",
             )
-        self._check_extents(extents, central_start)
+        if not in_order or expected != central_start:
+            extents = [
+                (member.header_offset, ends.get(index, member.end), member.name)
+                for index, member in enumerate(self.members)
+            ]
+            self._check_extents(extents, central_start)
 
-    def _read_member(self, fields: tuple[int, ...], raw_name: bytes, extra: bytes, shift: int) -> tuple[Member, int]:
-        """The member, and where its last byte (data descriptor included) ends."""
+    def _usual_member(
+        self, fields: tuple[int, ...], raw_name: bytes, numbers: bytes, shift: int
+    ) -> tuple[Member, int, int] | None:
+        """As :meth:`_read_member`, of a member with which nothing can be wrong; ``None`` for any other.
+
+        Its central header is one that this tooling could have written, and its local header has the same numbers.
+
+        Args:
+            numbers: the bytes of the central header that stand in a local one too.
+        """
+        (
+            _, made_by, needed, flags, method, time, crc, compressed, size, _, extra, comment, disk, internal, external,
+            offset,
+        ) = fields  # fmt: skip
+        usual = method == DEFLATED or (method == STORED and size == compressed)
+        if not usual or extra or comment or disk or needed not in _USUAL_VERSIONS:
+            return None
+        if flags != (0 if raw_name.isascii() else UTF8) or LIMIT_32 in (compressed, size, offset):
+            return None
+        if is_symlink_mode(external >> 16) or (size and raw_name.endswith(b"/")):
+            return None
+        try:
+            name = raw_name.decode()
+        except UnicodeDecodeError:
+            return None
+        header = LOCAL_SIGNATURE + numbers + b"\0\0" + raw_name
+        offset += shift
+        data_offset = offset + len(header)
+        end = data_offset + compressed
+        if end > self._size or not self._stands_at(offset, header):
+            return None
+        facts = pack_facts(
+            size, compressed, offset, data_offset, crc, time, external, internal, made_by, needed, method, True
+        )
+        return Member(name, facts), offset, end
+
+    def _stands_at(self, offset: int, header: bytes) -> bool:
+        """Whether the bytes at ``offset`` are these."""
+        at = offset - self._window_at
+        if at < 0 or at + len(header) > len(self._window):
+            length = _WINDOW if 0 <= at < _NEAR else len(header)
+            self._window, self._window_at, at = self._read_at(offset, length), offset, 0
+        return self._window.startswith(header, at)
+
+    def _read_member(
+        self, fields: tuple[int, ...], raw_name: bytes, extra: bytes, shift: int
+    ) -> tuple[Member, int, int]:
+        """The member, where its local header starts, and where its last byte (data descriptor included) ends."""
         _, made_by, needed, flags, method, dos_time, crc, compressed, size = fields[:9]
         comment, disk, internal, external, offset = fields[11:16]
         name = self._decode_name(raw_name, flags)
@@ -227,9 +266,9 @@ class CentralDirectory:
             data_offset = offset + fmt.LOCAL.size + local[8] + local[9]
             clean = head.startswith(expected) and data_offset == offset + len(expected)
         entry = Entry(name, method, crc, compressed, size, dos_time, made_by, needed, internal, external)
-        member = Member(entry, offset, data_offset, clean)
+        member = Member.of(entry, offset, data_offset, clean=clean)
         if local is None:
-            return member, offset
+            return member, offset, offset
         if clean and flags & fmt.DATA_DESCRIPTOR:
             self._find("zip-flags", "its central header tells of a data descriptor, its local one does not", name)
         end = data_offset + compressed if clean else self._compare(member, raw_name, flags, local, head)
@@ -241,7 +280,7 @@ class CentralDirectory:
             self._find("zip-not-clean", "it has a data descriptor", name)
         if end > self._size:
             self._find("zip-truncated", f"its data ends at byte {end}, the file at {self._size}", name)
-        return member, end
+        return member, offset, end
 
     def _compare(self, member: Member, raw_name: bytes, central_flags: int, local: tuple[int, ...], head: bytes) -> int:
         """Hold the local header against the central one; return where the member ends."""

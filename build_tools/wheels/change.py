@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 from build_tools.errors import WheelError
 from build_tools.wheels.archive import Archive
-from build_tools.wheels.central_directory import Member
 from build_tools.wheels.headers import Headers
+from build_tools.wheels.member import Member
 from build_tools.wheels.record import digest_text
 from build_tools.wheels.zip_format import Entry
 

@@ -18,9 +18,9 @@ from build_tools.errors import WheelError
 from build_tools.parallel import cores
 from build_tools.wheels import zip_format as fmt
 from build_tools.wheels.archive import Archive
-from build_tools.wheels.central_directory import Member
 from build_tools.wheels.finding import Finding
 from build_tools.wheels.inflater import Inflater, fastest
+from build_tools.wheels.member import Member
 from build_tools.wheels.record import DIGEST_SIZES, Row, digest_text
 from build_tools.wheels.wheel import Wheel
 
@@ -57,7 +57,7 @@ def check_hashes(wheel: Wheel, *, workers: int | None = None, inflater: Inflater
     if total > max(_ALWAYS, ratio * wheel.archive.size):
         message = f"it inflates to {total} bytes, over {ratio} times its own size; its digests were not read"
         return [Finding("limit-exceeded", message)]
-    rows = {row.path: row for row in wheel.record.rows} if wheel.record else {}
+    rows = {row.path: row for row in wheel.record} if wheel.record else {}
     stop = Event()
     workers = min(workers or cores(), MAX_WORKERS)
     sums = _Sums(wheel.archive, rows, inflater or fastest(), stop, max(_LONG, total // workers))

@@ -12,7 +12,7 @@ import os
 import zlib
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Generic, NamedTuple, Self, TypeVar
 
 from build_tools.parallel import cores, require_running
 
@@ -33,6 +33,15 @@ class Summary(NamedTuple):
     crc: int
     size: int
     sha256: bytes
+
+    @classmethod
+    def of(cls, pieces: Iterable[bytes]) -> Self:
+        """What is known of a file whose data are these."""
+        crc, size, digest = 0, 0, hashlib.sha256()
+        for data in pieces:
+            crc, size = zlib.crc32(data, crc), size + len(data)
+            digest.update(data)
+        return cls(crc, size, digest.digest())
 
 
 class Piece(NamedTuple, Generic[T]):
@@ -100,9 +109,14 @@ def deflate(data: bytes, dictionary: bytes = b"", last: bool = True) -> bytes:
         dictionary: the bytes before it in the same stream.
         last: whether the stream ends here; else it ends on a byte boundary, to be gone on with.
     """
-    form = (zlib.Z_DEFAULT_COMPRESSION, zlib.DEFLATED, -zlib.MAX_WBITS)
-    compressor = zlib.compressobj(*form, zdict=dictionary) if dictionary else zlib.compressobj(*form)
+    compressor = deflater(dictionary)
     return compressor.compress(data) + compressor.flush(zlib.Z_FINISH if last else zlib.Z_SYNC_FLUSH)
+
+
+def deflater(dictionary: bytes = b"") -> zlib._Compress:
+    """What compresses one raw deflate stream, in pieces of any length, to the bytes that :func:`deflate` gives."""
+    form = (zlib.Z_DEFAULT_COMPRESSION, zlib.DEFLATED, -zlib.MAX_WBITS)
+    return zlib.compressobj(*form, zdict=dictionary) if dictionary else zlib.compressobj(*form)
 
 
 def _piece(source: T, future: Future[bytes], summary: Summary | None) -> Piece[T]:

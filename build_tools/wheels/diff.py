@@ -12,9 +12,9 @@ import zlib
 from collections.abc import Iterator
 from contextlib import ExitStack
 
-from build_tools.wheels.central_directory import Member
 from build_tools.wheels.change import Change, WheelFile, file_change, header_changes
 from build_tools.wheels.headers import Headers
+from build_tools.wheels.member import Member
 from build_tools.wheels.wheel import Wheel
 
 _HEADERS = (".dist-info/METADATA", ".dist-info/WHEEL", ".dist-info/RECORD")
@@ -80,7 +80,7 @@ class _Side:
         self.files = dict(self._files())
 
     def _files(self) -> Iterator[tuple[str, WheelFile]]:
-        digests = {row.path: row.digest for row in self.wheel.record.rows} if self.wheel.record else {}
+        digests = {row.path: row.digest for row in self.wheel.record} if self.wheel.record else {}
         for member in self.wheel.archive.members:
             top, slash, rest = member.name.partition("/")
             if top == self.wheel.dist_info:

@@ -12,6 +12,9 @@ from build_tools.wheels.limits import MAX_DEPTH, MAX_NAME, MAX_PART
 _UNSAFE = re.compile(r"[\x00-\x1f\x7f-\x9f\\\u2028\u2029]|\A/|\A[A-Za-z]:|//|[ .](?:/|\Z)|\A\Z")
 # As texts: what few runs ask for is compiled when they do.
 _NO_TARGET = r"\A/|\A[A-Za-z]:|[\\\0]"
+_TROUBLES = ("\n\n", "\n/", "//", "./", " /", ".\n", " \n")
+"""What a list of names, one a line, holds where one is empty, absolute or has a part that :data:`_UNSAFE` finds."""
+_BATCH = 1024
 _MAX_HOPS = 40
 _MAX_LINK_PARTS = 255
 _MAX_STEPS = 1000
@@ -69,9 +72,11 @@ def check_names(names: Iterable[str]) -> list[Finding]:
     Args:
         names: every member, folders with their ``/``; symlinks count as files.
     """
+    names = list(names)
+    if _are_plain(names):
+        return []
     found = Findings()
     find = found.add
-    names = list(names)
     files = {name for name in names if not name.endswith("/")}
     folded: dict[str, str] = {}
     below = _below_files(names, files)
@@ -92,6 +97,37 @@ def check_names(names: Iterable[str]) -> list[Finding]:
         if folded.setdefault(fold, name) != name:
             find("zip-case-collision", f"differs from {folded[fold]} by case alone", member)
     return found.all()
+
+
+def _are_plain(names: list[str]) -> bool:
+    """Whether these names are short, printable ASCII and for certain without fault; told by whole batches.
+
+    ``False`` says nothing: then each name is looked at by itself.
+    """
+    for start in range(0, len(names), _BATCH):
+        batch = names[start : start + _BATCH]
+        if max(map(len, batch)) > MAX_PART:
+            return False
+        text = "".join(batch)
+        if not (text.isascii() and text.isprintable()) or ":" in text or "\\" in text:
+            return False
+        # Printable, so each line is one name.
+        lines = "\n" + "\n".join(batch) + "\n"
+        if any(trouble in lines for trouble in _TROUBLES):
+            return False
+    folders = {name.rpartition("/")[0] for name in names}
+    for folder in list(folders):
+        parent = folder
+        while (parent := parent.rpartition("/")[0]) not in folders:
+            folders.add(parent)
+    # The folder at the top is called "", as no member is.
+    if not folders.isdisjoint(names):
+        return False
+    # Of two names that differ by case alone, one has a capital letter.
+    capitals = [name.removesuffix("/") for name in names if name.lower() != name]
+    folds = {name.lower() for name in capitals}
+    bare = (name.removesuffix("/") for name in names)
+    return len(folds) == len(capitals) and folds.isdisjoint(bare)
 
 
 def leaves_tree(name: str, links: Mapping[str, str]) -> bool:

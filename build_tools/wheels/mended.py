@@ -7,11 +7,11 @@ from functools import partial
 from typing import NamedTuple, TypeVar
 
 from build_tools.errors import ReleaseError, WheelError
-from build_tools.wheels.central_directory import Member
 from build_tools.wheels.change import Change
 from build_tools.wheels.edit import WheelEdit
 from build_tools.wheels.finding import Finding
 from build_tools.wheels.headers import Headers
+from build_tools.wheels.member import Member
 from build_tools.wheels.mending import DISAGREEMENTS, REPAIRABLE
 from build_tools.wheels.wheel import SoundWheel, Wheel
 

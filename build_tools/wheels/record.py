@@ -13,12 +13,13 @@ import csv
 import hashlib
 import io
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import NamedTuple, Self
 
 from build_tools.wheels.finding import Finding, Findings
 from build_tools.wheels.limits import LIMITS
+from build_tools.wheels.member import Member
 
 DIGEST_SIZES = {"sha256": 32, "sha384": 48, "sha512": 64, "sha3_256": 32, "sha3_384": 48, "sha3_512": 64,
                 "blake2b": 64, "blake2s": 32}  # fmt: skip
@@ -27,6 +28,11 @@ DIGEST_SIZES = {"sha256": 32, "sha384": 48, "sha512": 64, "sha3_256": 32, "sha3_
 _BASE64 = re.compile(r"[A-Za-z0-9_-]+\Z")
 _QUOTED = re.compile(r"[^A-Za-z0-9_./+ -]")
 _SIZE = re.compile(r"[0-9]{1,20}\Z")
+_USUAL_ROW = re.compile(
+    rb"^([^\x00-\x1f\x7f,\"]*[^\x00-\x1f\x7f,\"/]),sha256=[A-Za-z0-9_-]{43},([0-9]{1,20})\r?\n", re.MULTILINE
+)
+_SHORT = 10_000
+"""Characters of a line that no limit of the csv module concerns."""
 _WEAK = {"md5", "sha1", "sha224"}
 _UNSAFE = re.compile(r"\A/|\A[A-Za-z]:|\\|(?:\A|/)\.{0,2}(?:/|\Z)")
 
@@ -61,11 +67,62 @@ class Row(NamedTuple):
         return line.getvalue()
 
 
-class Record(NamedTuple):
-    """The rows of a RECORD in order, and how its lines end."""
+class Record:
+    """The rows of a RECORD in order, and how its lines end.
 
-    rows: tuple[Row, ...]
-    line_end: str = "\n"
+    It holds their bytes; a row is made when it is asked for, as there may be a hundred thousand.
+
+    Args:
+        rows: the rows.
+        line_end: what ends each line.
+    """
+
+    __slots__ = ("_data", "line_end")
+
+    def __init__(self, rows: Iterable[Row] = (), line_end: str = "\n") -> None:
+        self.line_end = line_end
+        self._data = b"".join(map(self.line, rows))
+
+    @classmethod
+    def _of_lines(cls, data: bytes, line_end: str) -> Self:
+        record = cls((), line_end)
+        record._data = data
+        return record
+
+    @classmethod
+    def read(cls, data: bytes, members: Mapping[str, Member], own: str, limit: int = LIMITS.rows) -> Self | None:
+        """The rows of a RECORD with which nothing is wrong, neither by itself nor beside ``members``.
+
+        It looks for the usual alone: a row with sha256 and a size for each file, one for RECORD itself. ``None``
+        says that :meth:`parse` and :meth:`compare` must tell.
+
+        Args:
+            data: the bytes of RECORD.
+            members: the members of the archive, by their names, none of which is unsafe.
+            own: the path of RECORD itself.
+            limit: how many lines are read.
+        """
+        lines = data.count(b"\n")
+        line_end = "\r\n" if b"\r" in data else "\n"
+        returns = lines if line_end == "\r\n" else 0
+        own_row = f"{own},,{line_end}".encode()
+        if lines > limit or not data.endswith(b"\n") or {data.count(b"\r"), data.count(b"\r\n")} != {returns}:
+            return None
+        if own not in members or not (data.startswith(own_row) or b"\n" + own_row in data):
+            return None
+        listed: set[str] = {own}
+        rows = 1
+        try:
+            for match in _USUAL_ROW.finditer(data):
+                member = members.get(match[1].decode())
+                if member is None or member.size != int(match[2]):
+                    return None
+                listed.add(member.name)
+                rows += 1
+        except UnicodeDecodeError:
+            return None
+        files = len(members) - sum(name.endswith("/") for name in members)
+        return cls._of_lines(data, line_end) if rows == lines == len(listed) == files else None
 
     @classmethod
     def parse(cls, data: bytes, member: str, limit: int = LIMITS.rows) -> tuple[Self, list[Finding]]:
@@ -90,39 +147,57 @@ class Record(NamedTuple):
         lines = re.split("\r\n|\n|\r", text)
         if not lines[-1]:
             lines.pop()
-        rows: list[Row] = []
+        kept: list[str] = []
         seen: set[str] = set()
         for number, line in enumerate(lines, 1):
             if not line:
                 find("record-blank-line", f"row {number} is blank", member)
                 continue
             try:
-                (cells,) = csv.reader([line], strict=True)
+                cells = _cells(line)
             except csv.Error as error:
                 find("record-invalid", f"row {number} is no CSV ({error}): {line[:200]!r}", member)
                 continue
             if len(cells) != 3:
                 find("record-invalid", f"row {number} has {len(cells)} fields, expected 3: {line[:200]!r}", member)
                 continue
-            path, digest, size = cells
+            path, _, size = cells
             if _UNSAFE.search(path.removesuffix("/")):
                 message = f"row {number} is no relative path with '/' that stays inside: {path[:200]!r}"
                 find("record-path", message, member)
                 continue
             if size and not _SIZE.match(size):
                 find("record-size", f"the size in row {number} is no number: {size[:30]!r}", path)
-                size = ""
             if path in seen:
                 find("record-duplicate", f"row {number} lists it again", path)
                 continue
             seen.add(path)
-            row = Row(path, digest, int(size) if size else None)
-            rows.append(row if row.text == line else row._replace(raw=line))
-        return cls(tuple(rows), "\r\n" if "\r\n" in text else "\n"), found.all()
+            kept.append(line)
+        line_end = "\r\n" if "\r\n" in text else "\n"
+        return cls._of_lines("".join(line + line_end for line in kept).encode(), line_end), found.all()
+
+    def __iter__(self) -> Iterator[Row]:
+        """The rows, each made anew."""
+        return map(self.row, self.lines())
+
+    def lines(self) -> Iterator[bytes]:
+        """The bytes of each row, with its line end: those that were read, blank lines and rows that are none apart."""
+        return iter(io.BytesIO(self._data))
+
+    def row(self, line: bytes) -> Row:
+        """The row of one of :meth:`lines`."""
+        text = line.decode().removesuffix(self.line_end)
+        path, digest, size = _cells(text)
+        row = Row(path, digest, int(size) if _SIZE.match(size) else None)
+        return row if row.text == text else row._replace(raw=text)
+
+    def line(self, row: Row) -> bytes:
+        """The line of a row, as :meth:`lines` would give it."""
+        return (row.text + self.line_end).encode()
 
     def to_bytes(self) -> bytes:
-        """The bytes: those that were read, where no row was changed (blank lines apart)."""
-        return "".join(row.text + self.line_end for row in self.rows).encode()
+        """The bytes of all rows."""
+        return self._data
 
     def compare(
         self, sizes: Mapping[str, int], folders: Iterable[str], own: str, unlisted: frozenset[str]
@@ -137,8 +212,9 @@ class Record(NamedTuple):
         """
         found = Findings()
         directories = set(folders)
-        listed = {row.path for row in self.rows}
-        for row in self.rows:
+        listed: set[str] = set()
+        for row in self:
+            listed.add(row.path)
             find = partial(found.add, member=row.path)
             if row.path == own:
                 if row.digest or row.size is not None:
@@ -162,6 +238,18 @@ class Record(NamedTuple):
         if own not in listed:
             found.add("record-missing-row", "RECORD does not list itself", own)
         return found.all()
+
+
+def _cells(line: str) -> list[str]:
+    """The fields of a line.
+
+    Raises:
+        csv.Error: it is no CSV.
+    """
+    if '"' not in line and len(line) < _SHORT:
+        return line.split(",")
+    (cells,) = csv.reader([line], strict=True)
+    return cells
 
 
 def digest_text(algorithm: str, digest: bytes) -> str:

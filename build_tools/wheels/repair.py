@@ -12,11 +12,11 @@ from collections.abc import Iterable
 
 from build_tools.errors import ReleaseError, WheelError
 from build_tools.wheels import zip_format as fmt
-from build_tools.wheels.central_directory import Member
 from build_tools.wheels.change import Change
 from build_tools.wheels.core_metadata import is_repeatable
 from build_tools.wheels.finding import Finding
 from build_tools.wheels.headers import Headers
+from build_tools.wheels.member import Member
 from build_tools.wheels.member_names import check_names
 from build_tools.wheels.mending import REWRITTEN
 from build_tools.wheels.name import WheelName, parse_stem
@@ -153,7 +153,7 @@ class Repair:
         doubtful = {finding.member for finding in lost if finding.code == "record-duplicate"}
         doubt_all = None in doubtful  # too many to name each
         rows: list[Row] = []
-        for row in record.rows:
+        for row in record:
             new: Row | None = row
             if row.path == own:
                 new = Row(own) if row.digest or row.size is not None else row

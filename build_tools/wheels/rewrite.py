@@ -12,26 +12,29 @@ import zlib
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from build_tools.errors import EditError, Faults, FileError, WheelError
 from build_tools.version import parse_version, with_local
 from build_tools.wheels import zip_format as fmt
 from build_tools.wheels.archive_writer import ArchiveWriter, Content
-from build_tools.wheels.central_directory import Member
 from build_tools.wheels.change import Change, WheelFile, file_change, header_changes
-from build_tools.wheels.deflate import Piece, deflate_files, file_blocks
+from build_tools.wheels.deflate import Piece, Summary, deflate_files, file_blocks
 from build_tools.wheels.edit import WheelEdit, is_protected, pattern_regex, split_file
 from build_tools.wheels.header_edit import edit_metadata, edit_wheel
 from build_tools.wheels.headers import Headers
 from build_tools.wheels.limits import MAX_SBOM
+from build_tools.wheels.member import Member
 from build_tools.wheels.member_names import DATA_SCHEMES, check_names, is_data_path
 from build_tools.wheels.mended import Mended
 from build_tools.wheels.name import WheelName, parse_tag_set
-from build_tools.wheels.record import Record, Row, digest_text
+from build_tools.wheels.record import Row, digest_text
 from build_tools.wheels.times import epoch_dos_time
 from build_tools.wheels.wheel import SIGNATURES
 from build_tools.wheels.zip_format import Entry
+
+_PIECE = 64 << 10
+"""Bytes of RECORD that are made at a time."""
 
 
 class _Added(NamedTuple):
@@ -40,6 +43,9 @@ class _Added(NamedTuple):
     path: Path
     entry: Entry
     row: Row
+
+
+_Item: TypeAlias = Member | Content | _Added
 
 
 class Rewrite:
@@ -64,6 +70,7 @@ class Rewrite:
         # A file that is added may stand in a .data folder that the wheel does not have yet.
         self._folders = dict.fromkeys((wheel.name.dist_info, wheel.dist_info), self.name.dist_info)
         self._folders |= dict.fromkeys((wheel.name.data, *wheel.data), self.name.data)
+        self._tops = tuple(self._folders)
         metadata = faults.attempt(partial(edit_metadata, wheel.metadata, wheel.name, self.name, edit))
         self._gone = faults.attempt(self._removed) or {}
         added = faults.attempt(self._added) or {}
@@ -79,7 +86,7 @@ class Rewrite:
         self._items = self._new_items(added)
         changes = [Change("filename", "name", wheel.path.name, self.name.filename)]
         changes += [Change("folder", "dist-info", wheel.dist_info, self.name.dist_info)]
-        if any(name.startswith(f"{self.name.data}/") for name, _ in self._items):
+        if any(self._name_of(item).startswith(f"{self.name.data}/") for item in self._items if wheel.data):
             changes += [Change("folder", "data", folder, self.name.data) for folder in wheel.data]
         for file, (before, after) in headers.items():
             changes += header_changes(file, before, after)
@@ -95,7 +102,11 @@ class Rewrite:
             will[row.path] = WheelFile(mode, len(data), zlib.crc32(data), row.digest)
         if not self._gone and not will:
             return []
-        digests = {row.path: row.digest for row in self._wheel.record.rows}
+        digests = {
+            row.path: row.digest
+            for row in self._wheel.record
+            if row.path in self._gone or self._rename(row.path) in will
+        }
         gone: list[Change] = []
         was: dict[str, WheelFile] = {}
         for member in self._wheel.archive.members:
@@ -107,7 +118,8 @@ class Rewrite:
             elif member.name in self._gone and not member.is_dir:
                 file = WheelFile.of(member.entry, digests.get(member.name, ""))
                 gone.append(file_change(member.name, file, None))
-        return gone + [file_change(name, was.get(name), will[name]) for name, _ in self._items if name in will]
+        names = map(self._name_of, self._items)
+        return gone + [file_change(name, was.get(name), will[name]) for name in names if name in will]
 
     def _followed_sboms(self, metadata: Headers, project: str) -> dict[str, bytes]:
         """The documents of ``.dist-info/sboms`` that speak of the wheel itself, as they will be."""
@@ -149,8 +161,14 @@ class Rewrite:
         )
 
     def _rename(self, member: str) -> str:
+        if not member.startswith(self._tops):
+            return member
         top, slash, rest = member.partition("/")
         return self._folders.get(top, top) + slash + rest
+
+    def _name_of(self, item: _Item) -> str:
+        """What an item of the output is called there."""
+        return self._rename(item.name) if isinstance(item, Member) else item.entry.name
 
     def _removed(self) -> dict[str, str]:
         """The members that go, each with the reason."""
@@ -174,24 +192,31 @@ class Rewrite:
             raise EditError([f"{wheel.path.name}: {fault}" for fault in faults])
         return gone
 
-    def _new_items(self, added: dict[str, _Added]) -> list[tuple[str, Member | Content | _Added]]:
+    def _new_items(self, added: dict[str, _Added]) -> list[_Item]:
         """Every member of the output but RECORD, in order: .dist-info last."""
         wheel = self._wheel
-        body: dict[str, Member | Content | _Added] = {}
-        info: dict[str, Member | Content | _Added] = {}
+        own, inside = wheel.member("RECORD"), f"{wheel.dist_info}/"
+        body: list[_Item] = []
+        info: list[_Item] = []
+        # The folders that are renamed may become one, and a file may be added in place of another.
+        places: dict[str, tuple[list[_Item], int]] = {}
         for member in self._members:
-            if member.name in self._gone or member.name == wheel.member("RECORD"):
+            name = member.name
+            if name in self._gone or name == own:
                 continue
-            name = self._rename(member.name)
-            part = info if wheel.in_dist_info(member) else body
-            data = self._contents.get(member.name)
-            part[name] = member if data is None else Content.make(self._entry(member, name), data)
-        for name, item in added.items():
-            part = info if name.startswith(f"{self.name.dist_info}/") else body
-            part[name] = item
+            part = info if name.startswith(inside) else body
+            data = self._contents.get(name)
+            item = member if data is None else Content.make(self._entry(member, self._rename(name)), data)
+            if added or name.startswith(self._tops):
+                _place(places, self._rename(name), item, part)
+            else:
+                part.append(item)
+        for name, file in added.items():
+            _place(places, name, file, info if name.startswith(f"{self.name.dist_info}/") else body)
+        items = [*body, *info]
         if added:
-            self._check_added(added, [*body, *info])
-        return [*body.items(), *info.items()]
+            self._check_added(added, [self._name_of(item) for item in items])
+        return items
 
     def _added(self) -> dict[str, _Added]:
         metadata = self._wheel.archive.by_name[self._wheel.member("METADATA")]
@@ -238,45 +263,70 @@ class Rewrite:
         writer = ArchiveWriter(fd)
         archive = self._wheel.archive
         rows = {self._rename(name): Row.of(self._rename(name), data) for name, data in self._contents.items()}
-        pieces = _compressed([item for _, item in self._items if isinstance(item, _Added)])
-        for name, item in self._items:
+        pieces = _compressed([item for item in self._items if isinstance(item, _Added)])
+        for item in self._items:
             if isinstance(item, Member):
-                writer.keep(archive, item, name)
+                writer.keep(archive, item, self._rename(item.name))
             elif isinstance(item, Content):
                 writer.add(item)
             else:
                 _write_added(writer, item, pieces)
-                rows[name] = item.row
-        self._write_record(writer, self._new_record(rows).to_bytes())
+                rows[item.entry.name] = item.row
+        self._write_record(writer, rows)
         return writer.finish()
 
-    def _write_record(self, writer: ArchiveWriter, data: bytes) -> None:
+    def _write_record(self, writer: ArchiveWriter, rows: dict[str, Row]) -> None:
         archive = self._wheel.archive
         own = archive.by_name.get(self._wheel.member("RECORD"))
         name = f"{self.name.dist_info}/RECORD"
-        if own is None:
-            metadata = archive.by_name[self._wheel.member("METADATA")]
-            writer.add(Content.make(self._entry(metadata, name), data))
-        elif data == archive.read(own, own.size):
+        # Made twice, as it may be long: the header, which stands first, needs to know its size.
+        new = Summary.of(self._record_pieces(rows))
+        if own is not None and own.size == new.size and Summary.of(archive.chunks(own)) == new:
             writer.keep(archive, own, name)
-        else:
-            writer.add(Content.make(self._entry(own, name), data))
+            return
+        entry = self._entry(own or archive.by_name[self._wheel.member("METADATA")], name)
+        writer.add_pieces(entry._replace(crc=new.crc, size=new.size), self._record_pieces(rows))
 
-    def _new_record(self, changed: dict[str, Row]) -> Record:
-        rows: list[Row] = []
+    def _record_pieces(self, changed: dict[str, Row]) -> Iterator[bytes]:
+        """The bytes of the new RECORD: the lines of the old one, but for the rows whose path or file is another."""
+        record = self._wheel.record
+        own = self._wheel.member("RECORD")
         todo = dict(changed)
-        own = self._rename(self._wheel.member("RECORD"))
-        for row in self._wheel.record.rows:
-            if row.path in self._gone:
-                continue
-            name = self._rename(row.path)
-            if name in todo:
-                rows.append(todo.pop(name))
-            else:
-                rows.append(row if name == row.path else row._replace(path=name, raw=None))
-        at = len(rows) - 1 if rows and rows[-1].path == own else len(rows)
-        rows[at:at] = todo.values()
-        return Record(tuple(rows), self._wheel.record.line_end)
+        tops = {top.encode() for top in self._tops}
+        concerned = {path.encode() for path in (own, *self._gone, *todo)}
+        # RECORD's own row: where it is the last, new rows stand before it.
+        held = b""
+        piece = bytearray()
+        for line in record.lines():
+            path = line.partition(b",")[0]
+            if path in concerned or path.partition(b"/")[0] in tops or path.startswith(b'"'):
+                row = record.row(line)
+                if row.path in self._gone:
+                    continue
+                name = self._rename(row.path)
+                if name in todo:
+                    line = record.line(todo.pop(name))
+                elif name != row.path:
+                    line = record.line(row._replace(path=name, raw=None))
+                if row.path == own:
+                    held = line
+                    continue
+            piece += held + line
+            held = b""
+            if len(piece) >= _PIECE:
+                yield bytes(piece)
+                piece.clear()
+        yield bytes(piece) + b"".join(map(record.line, todo.values())) + held
+
+
+def _place(places: dict[str, tuple[list[_Item], int]], name: str, item: _Item, part: list[_Item]) -> None:
+    """Put an item last in its part, or in place of the one that has its name."""
+    if name in places:
+        part, at = places[name]
+        part[at] = item
+    else:
+        places[name] = (part, len(part))
+        part.append(item)
 
 
 def _read_added(path: Path, name: str, time: int) -> _Added:

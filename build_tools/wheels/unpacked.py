@@ -71,7 +71,7 @@ def _folder_name(wheel: Wheel) -> str:
 
 def _write_tree(wheel: Wheel, root: Path) -> None:
     archive = wheel.archive
-    rows = {row.path: row.digest for row in wheel.record.rows} if wheel.record else {}
+    rows = {row.path: row.digest for row in wheel.record} if wheel.record else {}
     links: list[tuple[str, str]] = []
     with NewTree(root) as tree:
         for member in archive.members:

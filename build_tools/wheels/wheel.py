@@ -17,11 +17,11 @@ from packaging.version import Version
 from build_tools.errors import VersionError, WheelError, WheelNameError
 from build_tools.version import parse_version
 from build_tools.wheels.archive import Archive
-from build_tools.wheels.central_directory import Member
 from build_tools.wheels.finding import Finding, Findings
 from build_tools.wheels.header_checks import Claim, attempt, check_metadata, check_wheel_file
 from build_tools.wheels.headers import Headers
 from build_tools.wheels.limits import LIMITS, Limits
+from build_tools.wheels.member import Member
 from build_tools.wheels.member_names import DATA_SCHEMES, is_data_path
 from build_tools.wheels.name import WheelName, decode_url, parse_stem, shorten, stem
 from build_tools.wheels.record import Record
@@ -98,10 +98,7 @@ class Wheel:
             check_wheel_file(self.wheel, self.name, self.member("WHEEL"), self._found)
         record = self._read("RECORD", archive.limits.record)
         if record is not None:
-            self.record, findings = Record.parse(record, self.member("RECORD"), archive.limits.rows)
-            self._found.extend(findings)
-            if not any(finding.code == "limit-exceeded" for finding in findings):
-                self._check_record(self.record)
+            self._read_record(record)
 
     @property
     def findings(self) -> list[Finding]:
@@ -215,26 +212,24 @@ class Wheel:
             self._check_folder(self.dist_info, ".dist-info", "dist-info")
         for folder in self.data:
             self._check_folder(folder, ".data", "data")
-        for member in self.archive.members:
-            top, _, rest = member.name.partition("/")
-            if top.endswith(".data") and not member.is_dir and not is_data_path(rest):
+        for name in self.archive.by_name if self.data else ():
+            top, _, rest = name.partition("/")
+            if top.endswith(".data") and not name.endswith("/") and not is_data_path(rest):
                 schemes = ", ".join(DATA_SCHEMES)
-                self._find("data-scheme", f"expected {top}/SCHEME/..., with a scheme of {schemes}", member.name)
+                self._find("data-scheme", f"expected {top}/SCHEME/..., with a scheme of {schemes}", name)
         if len(self.data) > 1:
             self._find("data-name", f"expected at most one top-level .data, found {shorten(', '.join(self.data))}")
         if len(infos) == 1:
             self._check_order(infos[0])
 
     def _check_order(self, dist_info: str) -> None:
-        last = 0
-        for position, member in enumerate(self.archive.members):
-            if not self.in_dist_info(member):
-                last = position
+        inside = f"{dist_info}/"
+        names = [member.name for member in self.archive.members]
         # None at all where it is a file.
-        first = next((i for i, member in enumerate(self.archive.members) if self.in_dist_info(member)), last)
-        if first < last:
+        first = next((i for i, name in enumerate(names) if name.startswith(inside)), len(names))
+        if not all(name.startswith(inside) for name in names[first:]):
             self._find("dist-info-order", f"{dist_info} does not stand last in the archive", dist_info)
-        elif self.archive.members[-1].name != self.member("RECORD"):
+        elif names[-1] != self.member("RECORD"):
             self._find("dist-info-order", "RECORD does not stand last of all", dist_info)
 
     def _check_folder(self, folder: str, ending: str, code: str) -> None:
@@ -259,7 +254,7 @@ class Wheel:
         if member.size > limit:
             self._find("limit-exceeded", f"it holds {member.size} bytes, at most {limit} are read", member.name)
             return None
-        if member.entry.is_symlink:
+        if member.is_symlink:
             self._find("dist-info-file", f"{file} is a symlink, expected a file", member.name)
             return None
         try:
@@ -279,15 +274,21 @@ class Wheel:
 
     # -- RECORD -----------------------------------------------------------------------------
 
-    def _check_record(self, record: Record) -> None:
-        own = self.member("RECORD")
-        signatures = [self.member(file) for file in SIGNATURES]
-        files = {member.name: member.size for member in self.archive.members if not member.is_dir}
-        folders = [member.name.removesuffix("/") for member in self.archive.members if member.is_dir]
-        self._found.extend(record.compare(files, folders, own, frozenset([own, *signatures])))
+    def _read_record(self, data: bytes) -> None:
+        members, own, limit = self.archive.by_name, self.member("RECORD"), self.archive.limits.rows
+        signatures = [signature for signature in map(self.member, SIGNATURES) if signature in members]
+        if not any(finding.code == "zip-unsafe-name" for finding in self.findings):
+            self.record = Record.read(data, members, own, limit)
+        if self.record is None:
+            self.record, findings = Record.parse(data, own, limit)
+            self._found.extend(findings)
+            if any(finding.code == "limit-exceeded" for finding in findings):
+                return
+            files = {name: member.size for name, member in members.items() if not member.is_dir}
+            folders = [name.removesuffix("/") for name, member in members.items() if member.is_dir]
+            self._found.extend(self.record.compare(files, folders, own, frozenset([own, *signatures])))
         for signature in signatures:
-            if signature in files:
-                self._find("record-signature", "deprecated, and wrong after any rewrite; a rewrite drops it", signature)
+            self._find("record-signature", "deprecated, and wrong after any rewrite; a rewrite drops it", signature)
 
     # -- what is certain once there is no blocking finding ------------------------------------
 

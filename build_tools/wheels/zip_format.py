@@ -79,7 +79,12 @@ class Entry(NamedTuple):
     @property
     def is_symlink(self) -> bool:
         """Whether its mode says that its data is the target of a symlink."""
-        return stat.S_ISLNK(self.mode)
+        return is_symlink_mode(self.mode)
+
+
+def is_symlink_mode(mode: int) -> bool:
+    """Whether a Unix mode is that of a symlink."""
+    return stat.S_ISLNK(mode)
 
 
 def local_header(entry: Entry) -> bytes:
@@ -104,31 +109,28 @@ def pack_local(name: str, needed: int, method: int, dos_time: int, crc: int, com
 
 def central_header(entry: Entry, offset: int) -> bytes:
     """The clean central header of ``entry``, whose local header stands at ``offset``."""
-    name, flags = _encode(entry.name)
-    large = [number for number in (entry.size, entry.compressed_size, offset) if number >= LIMIT_32]
-    extra = struct.pack(f"<HH{len(large)}Q", ZIP64_EXTRA, 8 * len(large), *large) if large else b""
-    return (
-        CENTRAL.pack(
-            CENTRAL_SIGNATURE,
-            entry.made_by,
-            ZIP64_VERSION if large else entry.needed,
-            flags,
-            entry.method,
-            entry.dos_time,
-            entry.crc,
-            min(entry.compressed_size, LIMIT_32),
-            min(entry.size, LIMIT_32),
-            len(name),
-            len(extra),
-            0,
-            0,
-            entry.internal_attr,
-            entry.external_attr,
-            min(offset, LIMIT_32),
-        )
-        + name
-        + extra
-    )
+    return pack_central(
+        entry.name, offset, entry.size, entry.compressed_size, entry.crc, entry.dos_time, entry.external_attr,
+        entry.internal_attr, entry.made_by, entry.needed, entry.method,
+    )  # fmt: skip
+
+
+def pack_central(
+    name: str, offset: int, size: int, compressed_size: int, crc: int, dos_time: int, external_attr: int,
+    internal_attr: int, made_by: int, needed: int, method: int,
+) -> bytes:  # fmt: skip
+    """A clean central header from its numbers, as in :class:`Entry`, and the place of its local header."""
+    raw, flags = _encode(name)
+    extra = b""
+    if size >= LIMIT_32 or compressed_size >= LIMIT_32 or offset >= LIMIT_32:
+        large = [number for number in (size, compressed_size, offset) if number >= LIMIT_32]
+        needed, extra = ZIP64_VERSION, struct.pack(f"<HH{len(large)}Q", ZIP64_EXTRA, 8 * len(large), *large)
+        size, compressed_size, offset = min(size, LIMIT_32), min(compressed_size, LIMIT_32), min(offset, LIMIT_32)
+    header = CENTRAL.pack(
+        CENTRAL_SIGNATURE, made_by, needed, flags, method, dos_time, crc, compressed_size, size, len(raw), len(extra),
+        0, 0, internal_attr, external_attr, offset,
+    )  # fmt: skip
+    return header + raw + extra
 
 
 def end_records(entries: int, central_offset: int, central_size: int) -> bytes:

@@ -91,9 +91,9 @@ def record(data: bytes) -> None:
     if any(finding.severity is Severity.ERROR for finding in findings):
         return
     rows = [row for row in csv.reader(io.StringIO(data.decode(), newline="")) if row]
-    assert [(row.path, row.digest) for row in parsed.rows] == [(row[0], row[1]) for row in rows]
+    assert [(row.path, row.digest) for row in parsed] == [(row[0], row[1]) for row in rows]
     again, _ = Record.parse(parsed.to_bytes(), "demo-1.0.dist-info/RECORD")
-    assert [row[:3] for row in again.rows] == [row[:3] for row in parsed.rows]
+    assert [row[:3] for row in again] == [row[:3] for row in parsed]
     parsed.compare({row.path: row.size or 0 for row in parsed.rows}, [], "demo-1.0.dist-info/RECORD", frozenset())
 
 

@@ -30,6 +30,7 @@ build_tools.wheels.limits
 build_tools.wheels.rules
 build_tools.wheels.finding
 build_tools.wheels.zip_format
+build_tools.wheels.member
 build_tools.wheels.deflate
 build_tools.wheels.mending
 build_tools.wheels.inflater

@@ -17,7 +17,7 @@ from build_tools.errors import FileError, ReleaseError
 from build_tools.parallel import in_order, require_running
 from build_tools.progress import Progress
 from build_tools.wheels.archive import Archive
-from build_tools.wheels.central_directory import Member
+from build_tools.wheels.member import Member
 from build_tools.wheels.selection import select_files
 from tests.build_tools.command_line import te_wheel
 from tests.build_tools.wheel_factory import make_wheel
