@@ -11,6 +11,7 @@ import hashlib
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextvars import copy_context
+from itertools import islice
 from queue import Queue
 from threading import Event, Thread
 
@@ -24,10 +25,12 @@ from build_tools.wheels.member import Member
 from build_tools.wheels.record import DIGEST_SIZES, Row, digest_text
 from build_tools.wheels.wheel import Wheel
 
-PIECE = 64 << 10
-"""Bytes that are inflated, then summed, at a time."""
+PIECE = 256 << 10
+"""Bytes that are inflated, then summed, at a time: they stay in the cache of a core."""
 MAX_WORKERS = 8
-_QUEUED = 8
+_BATCH = 4
+"""Pieces that go to the second thread at a time: to wake it for each one costs a tenth."""
+_QUEUED = 2
 _LONG = 4 << 20
 """From here on a member gets a second thread, where it is more than one core's share: the thread costs a tenth."""
 _ALWAYS = 1 << 30
@@ -72,6 +75,7 @@ def check_hashes(wheel: Wheel, *, workers: int | None = None, inflater: Inflater
             stop.set()
             raise
 
+    _keep_freed_memory()
     pool = ThreadPoolExecutor(workers, thread_name_prefix="hash")
     try:
         futures = [pool.submit(copy_context().run, work) for _ in range(min(workers, len(members)))]
@@ -140,25 +144,25 @@ class _Sums:
                 self._check_running()
                 add(piece)
             return
-        queue: Queue[bytes] = Queue(_QUEUED)
+        queue: Queue[list[bytes]] = Queue(_QUEUED)
         failed: list[BaseException] = []
 
         def drain() -> None:
-            while piece := queue.get():
+            while batch := queue.get():
                 try:
-                    add(piece)
+                    for piece in batch:
+                        add(piece)
                 except BaseException as error:  # the queue is emptied all the same: the other thread waits for room
                     failed.append(error)
 
         thread = Thread(target=drain, name="sum")
         thread.start()
         try:
-            for piece in pieces:
+            while batch := list(islice(pieces, _BATCH)):
                 self._check_running()
-                if piece:
-                    queue.put(piece)
+                queue.put(batch)
         finally:
-            queue.put(b"")
+            queue.put([])
             thread.join()
         if failed:
             raise failed[0]
@@ -166,6 +170,11 @@ class _Sums:
     def _check_running(self) -> None:
         if self._stop.is_set():
             raise _Stopped
+
+
+def _keep_freed_memory() -> None:
+    """Make room for pieces once, not for each anew: after one large block was freed, glibc keeps smaller ones."""
+    bytes(4 << 20)
 
 
 def _last(todo: deque[int]) -> int | None:

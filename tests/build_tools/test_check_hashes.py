@@ -7,7 +7,9 @@ import subprocess
 import sys
 import threading
 import zlib
+from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 from hypothesis import given, settings
@@ -27,6 +29,18 @@ OTHER = digest(b"other")
 def hashes(wheel: Path, **how: object) -> list[Finding]:
     with Wheel.open(wheel) as opened:
         return check_hashes(opened, **how)  # type: ignore[arg-type]
+
+
+def installed() -> list[Inflater]:
+    """Every inflater that is installed, beside zlib."""
+    found = []
+    for name in ("isal.isal_zlib", "zlib_ng.zlib_ng"):
+        try:
+            module = import_module(name)
+        except ImportError:
+            continue
+        found.append(Inflater(name, module.decompressobj, module.crc32, module.error))
+    return [*found, fastest()]
 
 
 @st.composite
@@ -95,6 +109,40 @@ def test_damage_in_the_middle_of_a_long_member_is_found_and_no_thread_stays(tmp_
     assert threading.active_count() == before
 
 
+@pytest.mark.parametrize("where", [0, 1, 2, 3])
+def test_a_long_stream_cut_or_damaged_anywhere_gives_one_finding_and_every_inflater_agrees(
+    where: int, tmp_path: Path
+) -> None:
+    wheel = make_wheel(tmp_path, files={"demo/x": Member(NOISE * (2 * _LONG // len(NOISE)))})
+    raw = bytearray(wheel.read_bytes())
+    offset = 100 + where * (len(raw) - 3000) // 3
+    raw[offset : offset + 64] = b"\xff" * 64
+    wheel.write_bytes(raw)
+    before = threading.active_count()
+    expected = [(finding.code, finding.member) for finding in hashes(wheel, inflater=ZLIB)]
+    assert expected[0] == ("zip-data", "demo/x")
+    for inflater in installed():
+        assert [(finding.code, finding.member) for finding in hashes(wheel, inflater=inflater)] == expected
+    assert threading.active_count() == before
+
+
+def test_an_interrupt_amid_a_long_member_ends_both_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    wheel = make_wheel(tmp_path, files={"demo/x": Member(NOISE * (3 * _LONG // len(NOISE)), method=STORED)})
+    before = threading.active_count()
+    with Wheel.open(wheel) as opened:
+        read_at = opened.archive.read_at
+
+        def interrupted(offset: int, length: int) -> bytes:
+            if offset > _LONG:
+                raise KeyboardInterrupt
+            return read_at(offset, length)
+
+        monkeypatch.setattr(opened.archive, "read_at", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            check_hashes(opened)
+    assert threading.active_count() == before
+
+
 def test_an_error_of_the_disk_is_an_error_and_no_finding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     wheel = make_wheel(tmp_path, files={f"demo/{i}": Member(NOISE) for i in range(9)})
     with Wheel.open(wheel) as opened:
@@ -134,6 +182,24 @@ def test_without_one_it_is_zlib(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("isal.isal_zlib", "zlib_ng.zlib_ng"):
         monkeypatch.setitem(sys.modules, name, None)
     assert fastest() is ZLIB
+
+
+def test_one_module_inflates_and_another_sums_where_both_are_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def module(name: str) -> ModuleType:
+        made = ModuleType(name)
+        vars(made).update(decompressobj=f"{name}-inflates", crc32=f"{name}-sums", error=zlib.error)
+        return made
+
+    isal, ng = "isal.isal_zlib", "zlib_ng.zlib_ng"
+    for name in (isal, ng):
+        monkeypatch.setitem(sys.modules, name.partition(".")[0], ModuleType(name.partition(".")[0]))
+        monkeypatch.setitem(sys.modules, name, module(name))
+    assert fastest() == (isal, f"{isal}-inflates", f"{ng}-sums", zlib.error)
+    monkeypatch.setitem(sys.modules, ng, None)
+    assert fastest() == (isal, f"{isal}-inflates", f"{isal}-sums", zlib.error)
+    monkeypatch.setitem(sys.modules, ng, module(ng))
+    monkeypatch.setitem(sys.modules, isal, None)
+    assert fastest() == (ng, f"{ng}-inflates", f"{ng}-sums", zlib.error)
 
 
 def test_a_bomb_is_not_inflated(tmp_path: Path) -> None:
