@@ -1,4 +1,4 @@
-"""``python -m build_tools``: the command te-wheel, straight from a checkout.
+"""The command te-wheel; with ``python -m build_tools`` straight from a checkout.
 
 This file and ``__init__.py`` beside it parse on any Python, so that an old one says what is missing.
 """
@@ -6,8 +6,10 @@ This file and ``__init__.py`` beside it parse on any Python, so that an old one 
 import signal
 import sys
 
-if __name__ == "__main__":
-    # Until the command line listens, an interrupt ends the process as the system does it: without a traceback.
+
+def run() -> None:
+    """Say what is missing, or run the command line."""
+    # Until that listens, an interrupt ends the process as the system does it: without a traceback.
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     missing = ""
@@ -24,3 +26,7 @@ if __name__ == "__main__":
     from build_tools.cli import entry_point
 
     entry_point()
+
+
+if __name__ == "__main__":
+    run()

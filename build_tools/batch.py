@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
@@ -25,7 +25,7 @@ def repack_all(
     verify: str = "structure",
     jobs: int | None = 1,
     watch: Callable[[Path], AbstractContextManager[object]] = nullcontext,
-) -> Iterator[tuple[Path, Repacked | ReleaseError]]:
+) -> Generator[tuple[Path, Repacked | ReleaseError], None, None]:
     """Rewrite ``wheels``, each as :func:`repack` does; one that fails does not stop the others.
 
     Args:

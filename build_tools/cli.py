@@ -32,6 +32,7 @@ _PATHS = {
     "a": "A", "b": "B", "out_dir": "-o", "dest": "-d", "file": "--file", "built": "--wheel",
     "yanked": "--yanked",
 }  # fmt: skip
+_INTERRUPTED = "interrupted; nothing half-written is left"
 _SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
 
 
@@ -63,13 +64,20 @@ class _Parser(argparse.ArgumentParser):
 
 def entry_point() -> NoReturn:
     """The command ``te-wheel``."""
-    for number in _SIGNALS:
-        if signal.getsignal(number) is not signal.SIG_IGN:  # nohup
+    heard = [number for number in _SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]  # nohup
+    try:
+        for number in heard:
             signal.signal(number, _interrupt)
-    _prepare_streams()
-    # One command and out: looking for cycles among a wheel's 70,000 members costs a tenth of the run.
-    gc.disable()
-    code = main(sys.argv[1:])
+        sys.unraisablehook = _interrupt_again
+        _prepare_streams()
+        # One command and out: looking for cycles among a wheel's 70,000 members costs a tenth of the run.
+        gc.disable()
+        code = main(sys.argv[1:])
+    except KeyboardInterrupt:  # before main listens, or while it tells of another end
+        Console().error([_INTERRUPTED])
+        code = COULD_NOT
+    for number in heard:  # all is done, and whoever reads the output may keep this waiting for ever
+        signal.signal(number, signal.SIG_DFL)
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError):
             stream.flush()
@@ -105,6 +113,15 @@ def _interrupt(number: int, frame: object) -> NoReturn:
     raise KeyboardInterrupt
 
 
+def _interrupt_again(lost: sys.UnraisableHookArgs) -> None:
+    """An interrupt that came inside a callback of the interpreter ends there: let it come again a moment later."""
+    if isinstance(lost.exc_value, KeyboardInterrupt) and hasattr(signal, "setitimer"):
+        signal.signal(signal.SIGALRM, _interrupt)
+        signal.setitimer(signal.ITIMER_REAL, 0.001)
+    else:
+        sys.__unraisablehook__(lost)
+
+
 def _pass_by(number: int, frame: object) -> None:
     pass
 
@@ -125,7 +142,7 @@ def main(argv: Sequence[str]) -> int:
     except ReleaseError as error:
         console.error(error.faults, error.hint)
     except KeyboardInterrupt:
-        console.error(["interrupted; nothing half-written is left"])
+        console.error([_INTERRUPTED])
     except BrokenPipeError:
         # Whoever read the output has left: nothing more to say, and nothing may be flushed to it.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -5,16 +5,18 @@ Threads, not processes: what takes long here (copying, inflating, hashing) leave
 
 from __future__ import annotations
 
+import errno
+import io
 import os
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, TypeVar
+from functools import partial
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
-from build_tools.errors import ReleaseError
+from build_tools.errors import FileError, ReleaseError
 
 if TYPE_CHECKING:
-    from concurrent.futures import Future
     from threading import Event
 
 S = TypeVar("S")
@@ -39,6 +41,38 @@ def require_running() -> None:
         raise Stopped
 
 
+class InputFile(io.FileIO):
+    """A file to read, no further once the run of its thread has ended; what fails is a :class:`FileError` of its name.
+
+    Args:
+        path: what it is called.
+        fd: where it is open already; closed with this.
+
+    Raises:
+        FileError: it cannot be opened.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], fd: int | None = None) -> None:
+        self._path = path
+        try:
+            super().__init__(os.fspath(path) if fd is None else fd)
+        except OSError as error:
+            raise FileError.of("read", path, error) from error
+
+    def readinto(self, buffer: Any, /) -> int | None:
+        """As of any file.
+
+        Raises:
+            FileError: it cannot be read.
+            Stopped: as :func:`require_running`.
+        """
+        require_running()
+        try:
+            return super().readinto(buffer)
+        except OSError as error:
+            raise FileError.of("read", self._path, error) from error
+
+
 def cores() -> int:
     """How many cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -50,45 +84,92 @@ def in_order(
     jobs: int | None = None,
     *,
     on_error: Callable[[], None] = lambda: None,
-) -> Iterator[tuple[S, T | ReleaseError]]:
+) -> Generator[tuple[S, T | ReleaseError], None, None]:
     """Each input with what ``function`` makes of it, or with the error that it ends in.
 
     Args:
         function: what to do; it may raise.
         inputs: what to do it for.
-        jobs: how many inputs are worked on at once; ``None``: one on each core. With 1 no thread is started.
+        jobs: how many inputs are worked on at once; ``None``: one on each core. With 1 no thread is started; where
+            the system has no more threads to give, there are fewer.
         on_error: called before what runs is waited for because of an error, to make it end sooner; what calls
             :func:`require_running` does so by itself.
 
     Raises:
-        Exception: whatever else than a ``ReleaseError`` the function raises; so too an interrupt of the caller. What
-            runs is waited for, what waits is not started.
+        Exception: whatever else than a ``ReleaseError``, an ``OSError`` or a ``MemoryError`` the function raises; so
+            too an interrupt of the caller. What runs is waited for, what waits is not started: close the iterator,
+            or that is done when nobody knows it any more.
     """
     jobs = min(jobs or cores(), len(inputs))
-    if jobs <= 1:
-        for item in inputs:
-            yield item, _outcome(function, item)
+    if jobs > 1:
+        yield from _on_threads(function, inputs, jobs, on_error)
         return
-    from concurrent.futures import ThreadPoolExecutor  # costly, and most runs have one input
-    from threading import Event
+    for item in inputs:
+        yield item, _outcome(function, item)
+
+
+def _on_threads(
+    function: Callable[[S], T], inputs: Sequence[S], jobs: int, on_error: Callable[[], None]
+) -> Generator[tuple[S, T | ReleaseError], None, None]:
+    from queue import SimpleQueue
+    from threading import Event, Thread
 
     stop = Event()
+    tasks: SimpleQueue[tuple[S, SimpleQueue[Callable[[], T | ReleaseError]]] | None] = SimpleQueue()
+
+    def work() -> None:
+        _stop.set(stop)
+        while (task := tasks.get()) is not None and not stop.is_set():
+            item, answer = task
+            answer.put(_attempt(function, item))
+
+    def wait() -> None:
+        for thread in team:
+            thread.join()
+
+    team: list[Thread] = []
     waiting = deque(inputs)
-    running: deque[tuple[S, Future[T | ReleaseError]]] = deque()
-    pool = ThreadPoolExecutor(jobs, initializer=_stop.set, initargs=(stop,))
+    running: deque[tuple[S, SimpleQueue[Callable[[], T | ReleaseError]]]] = deque()
     try:
+        while len(team) < jobs:
+            thread = Thread(target=work, name="job")
+            try:
+                thread.start()  # one that is interrupted here is in no team, and finds nothing to do
+            except RuntimeError:  # the system has no more
+                break
+            team.append(thread)
         while waiting or running:
             while waiting and len(running) < 2 * jobs:  # one that takes long holds back few results of others
-                item = waiting.popleft()
-                running.append((item, pool.submit(_outcome, function, item)))
-            item, future = running.popleft()
-            yield item, future.result()
+                running.append((waiting.popleft(), SimpleQueue()))
+                tasks.put(running[-1])
+            item, answer = running.popleft()
+            yield item, answer.get()() if team else _outcome(function, item)
     except BaseException:
         stop.set()
         on_error()
         raise
     finally:
-        pool.shutdown(cancel_futures=True)
+        stop.set()
+        for _ in range(jobs):
+            tasks.put(None)
+        try:
+            wait()
+        except BaseException:  # an interrupt while another error is dealt with
+            wait()
+            raise
+
+
+def _attempt(function: Callable[[S], T], item: S) -> Callable[[], T | ReleaseError]:
+    """What gives the outcome, or raises it."""
+    try:
+        outcome = _outcome(function, item)
+    except BaseException as error:
+        return partial(_raise, error)
+    return lambda: outcome
+
+
+def _raise(error: BaseException) -> NoReturn:
+    raise error
 
 
 def _outcome(function: Callable[[S], T], item: S) -> T | ReleaseError:
@@ -96,3 +177,7 @@ def _outcome(function: Callable[[S], T], item: S) -> T | ReleaseError:
         return function(item)
     except ReleaseError as error:
         return error
+    except (OSError, MemoryError) as error:  # of one input: the others go on
+        where = str(item) if isinstance(item, (str, os.PathLike)) else getattr(error, "filename", None) or "a file"
+        known = error if isinstance(error, OSError) else OSError(errno.ENOMEM, "out of memory")
+        return FileError.of("work on", where, known)

@@ -109,13 +109,14 @@ def release(
         failures: list[Failure] = []
         pins = _pins(made, folder, variants, plan)
         make = partial(_make, made, work, pins=pins)
-        for variant, outcome in in_order(make, variants, jobs):
-            if isinstance(outcome, ReleaseError):
-                faults = tuple(fault.replace(f"{work}{os.sep}", "") for fault in outcome.faults)
-                failures.append(Failure(variant.id, faults, outcome.hint))
-            else:
-                report(f"variant {variant.id}: {outcome[0].name} from {made.name}")
-                wheels.append(outcome)
+        with contextlib.closing(in_order(make, variants, jobs)) as outcomes:
+            for variant, outcome in outcomes:
+                if isinstance(outcome, ReleaseError):
+                    faults = tuple(fault.replace(f"{work}{os.sep}", "") for fault in outcome.faults)
+                    failures.append(Failure(variant.id, faults, outcome.hint))
+                else:
+                    report(f"variant {variant.id}: {outcome[0].name} from {made.name}")
+                    wheels.append(outcome)
         _drop_untied(wheels, failures, variants)
         empty = {variant.id for variant in variants if variant.is_metapackage}
         paths = [path for path, _, _ in wheels]

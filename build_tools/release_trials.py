@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Sequence
+from contextlib import ExitStack, closing
 from functools import partial
 
 from build_tools.child import end_all
@@ -54,9 +55,11 @@ def _try(
 ) -> dict[ReleasedFile, SmokeResult]:
     results: dict[ReleasedFile, SmokeResult] = {}
     try:
-        with Base(asked.requires, report=report) as base:
+        with ExitStack() as stack:
+            base = stack.enter_context(Base(asked.requires, report=report))
             take = partial(_take, asked=asked, base=base, memory=memory)
-            for wheel, taken in in_order(take, wheels, jobs, on_error=end_all):
+            tried = stack.enter_context(closing(in_order(take, wheels, jobs, on_error=end_all)))
+            for wheel, taken in tried:
                 if isinstance(taken, ReleaseError):
                     raise taken
                 for line in taken[1]:

@@ -8,12 +8,14 @@ Source: Source distribution format (PyPA),
 from __future__ import annotations
 
 import gzip
+import io
 import tarfile
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
 
 from build_tools.errors import BuildError, FileError, ReleaseError
+from build_tools.parallel import InputFile
 from build_tools.wheels.headers import Headers
 
 ENDING = ".tar.gz"
@@ -52,7 +54,11 @@ def read_sdist(path: Path) -> Sdist:
         FileError: it cannot be read.
     """
     try:
-        with gzip.open(path) as unpacked, tarfile.open(fileobj=unpacked, mode="r:") as archive:
+        with (
+            io.BufferedReader(InputFile(path)) as file,
+            gzip.open(file) as unpacked,
+            tarfile.open(fileobj=unpacked, mode="r:") as archive,
+        ):
             members = archive.getmembers()
             tops = sorted({member.name.split("/", 1)[0] for member in members})
             if len(tops) != 1:
@@ -67,7 +73,7 @@ def read_sdist(path: Path) -> Sdist:
                 pass  # to the end, where length and CRC stand
     except (tarfile.TarError, EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise BuildError(f"{path.name}: not a whole .tar.gz file: {error}") from error
-    except BuildError:
+    except (BuildError, FileError):
         raise
     except ReleaseError as error:
         raise BuildError([f"{path.name}: {fault}" for fault in error.faults], hint=error.hint) from error

@@ -21,7 +21,8 @@ from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
-from build_tools.errors import BuildError, EditError, FileError, ReleaseError, WheelError
+from build_tools.errors import BuildError, EditError, ReleaseError, WheelError
+from build_tools.parallel import InputFile
 from build_tools.sdist import ENDING, Sdist, read_sdist
 from build_tools.version import parse_version, with_local
 from build_tools.wheels.change import Change, header_changes
@@ -271,11 +272,12 @@ class _Plan:
 @contextmanager
 def _archive(path: Path) -> Iterator[tarfile.TarFile]:
     try:
-        file = path.open("rb")
-    except OSError as error:
-        raise FileError.of("read", path, error) from error
-    try:
-        with file, tarfile.open(fileobj=file, mode="r:gz") as archive:
+        # Not tarfile's own "r:gz", to which a file that cannot be read is none in gzip's format.
+        with (
+            io.BufferedReader(InputFile(path)) as file,
+            gzip.open(file) as unpacked,
+            tarfile.open(fileobj=unpacked, mode="r:") as archive,
+        ):
             yield archive
     except (tarfile.TarError, EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise WheelError(f"{path.name}: not a whole .tar.gz file: {error}") from error
@@ -303,5 +305,5 @@ def _leaves(name: str, target: str) -> bool:
 
 def _gzip_time(path: Path) -> int:
     """When the gzip header says that it was made: seconds since 1970."""
-    with open(path, "rb") as file:
+    with io.BufferedReader(InputFile(path)) as file:
         return int.from_bytes(file.read(8)[4:], "little")

@@ -7,6 +7,7 @@ command runs, so that a tool which CI starts often starts fast.
 from __future__ import annotations
 
 import argparse
+from contextlib import ExitStack, closing
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -125,8 +126,14 @@ def repack(arguments: argparse.Namespace, console: Console) -> int:
     code = DONE
     listed: list[dict[str, object]] = []
     summary: list[tuple[str, ...]] = []
-    with progress:
+    with progress, closing(made):
         for source, result in made:
+            sha256 = None
+            if arguments.json and not isinstance(result, ReleaseError):
+                try:
+                    sha256 = result.sha256
+                except ReleaseError as error:  # of this output: the others go on
+                    result = error
             if isinstance(result, ReleaseError):
                 code = COULD_NOT
                 console.error(result.faults, result.hint)
@@ -146,7 +153,7 @@ def repack(arguments: argparse.Namespace, console: Console) -> int:
                     {
                         "source": str(source),
                         "path": str(result.path),
-                        "sha256": result.sha256,
+                        "sha256": sha256,
                         "size": result.size,
                         "written": result.written,
                         "changes": [change.facts for change in result.changes],
@@ -229,9 +236,11 @@ def check(arguments: argparse.Namespace, console: Console) -> int:
     listed: list[dict[str, object]] = []
     rows: list[tuple[str, ...]] = []
     files = select_files(arguments.files, DISTRIBUTIONS)
-    with console.progress(files) as progress:
+    with ExitStack() as stack:
+        progress = stack.enter_context(console.progress(files))
         check_one = progress.watched(partial(_check_file, arguments=arguments, limits=limits))
-        for path, findings in in_order(check_one, files, arguments.jobs):
+        checked = stack.enter_context(closing(in_order(check_one, files, arguments.jobs)))
+        for path, findings in checked:
             if isinstance(findings, ReleaseError):
                 code = COULD_NOT
                 console.error(findings.faults, findings.hint)

@@ -14,6 +14,8 @@ from __future__ import annotations
 import argparse
 import hashlib
 import importlib.util
+import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -41,10 +43,25 @@ def main() -> int:
     seconds = max(1, arguments.seconds // len(targets))
     if arguments.in_this_process:
         fuzz(targets[0], seconds)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.default_int_handler)
+    # The fuzzer ends its process without any cleaning up, so its files lie where this one removes them.
+    memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+    try:
+        with tempfile.TemporaryDirectory(dir=memory, prefix="te-wheel-fuzz") as scratch:
+            return fuzz_all(targets, seconds, scratch)
+    except KeyboardInterrupt:
+        print("fuzz.py: interrupted", file=sys.stderr)
+        return 130
+
+
+def fuzz_all(targets: list[str], seconds: int, scratch: str) -> int:
+    """Each target in a process of its own, with its temporary files in ``scratch``."""
     broken = []
     for target in targets:
         command = [sys.executable, __file__, "--in-this-process", "--target", target, "--seconds", str(seconds)]
-        done = subprocess.run(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        env = {**os.environ, "TMPDIR": scratch}
+        done = subprocess.run(command, env=env, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
         lines = done.stdout.splitlines()
         tried = [line.split()[-1] for line in lines if line.startswith("stat::number_of_executed_units")]
         print(f"{target}: {tried[-1] if tried else 'unknown'} inputs in {seconds} s", flush=True)

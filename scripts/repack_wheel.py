@@ -6,10 +6,14 @@
 Needs Python 3.11 and ``packaging``. This file itself parses on any Python, so that an old one says what is missing.
 """
 
+import signal
 import sys
 
 
 def main():
+    # Until the command line listens, an interrupt ends the process as the system does it: without a traceback.
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
     if sys.version_info < (3, 11):  # noqa: UP036
         return missing("Python 3.11 or newer is needed, this is " + sys.version.split()[0])
     try:

@@ -20,6 +20,7 @@ from types import TracebackType
 from typing import BinaryIO, Self
 
 from build_tools.errors import FileError, OutputExistsError, ReleaseError
+from build_tools.parallel import require_running
 from build_tools.wheels.file_identity import is_same_file, require_unchanged
 
 try:
@@ -30,6 +31,8 @@ except ImportError:  # Windows: an open file cannot be removed there, which does
 _SUFFIX = ".te-wheel-tmp"
 _OURS = rf"\..+\.[0-9a-f]{{16}}{re.escape(_SUFFIX)}\Z"
 _CHUNK = 1 << 20
+_made: set[Path] = set()
+"""The folders that this process made."""
 _NO_LINKS = {
     getattr(errno, name) for name in ("EPERM", "EOPNOTSUPP", "ENOTSUP", "ENOSYS", "EMLINK", "EXDEV", "EACCES", "EINVAL")
 }
@@ -39,15 +42,13 @@ class _Output(ABC):
     """What a file and a folder share: both are made beside their place, and discarded unless published."""
 
     path: Path
-    _made: list[Path]
-    """The folders that were made for it, the deepest first."""
     _sweep = True
     """Whether what dead runs left in the folder is looked for."""
 
     def __enter__(self) -> Self:
         folder = self.path.parent
         try:
-            self._made = _make_folders(folder)
+            _make_folders(folder)
             if self._sweep:
                 remove_leftovers(folder)
             self._create(folder)
@@ -198,9 +199,12 @@ class OutputFile(_Output):
         return written
 
     def _sync_folders(self) -> None:
-        # A folder that was made is an entry of the one above it.
-        for folder in dict.fromkeys([self.path.parent, *(made.parent for made in self._made)]):
-            _sync(folder)
+        # A folder that was made, for this output or for another of the run, is an entry of the one above it.
+        folder = self.path.parent
+        _sync(folder)
+        for made in (folder, *folder.parents):
+            if made in _made:
+                _sync(made.parent)
 
     def _link(self) -> None:
         """Appear under ``path`` without ever replacing what another run puts there meanwhile."""
@@ -287,21 +291,19 @@ def _temporary(folder: Path, name: str) -> Path:
     return folder / f".{name.removesuffix('.whl')[:180]}.{os.urandom(8).hex()}{_SUFFIX}"
 
 
-def _make_folders(folder: Path) -> list[Path]:
-    """Make ``folder`` and those above it that are missing; the ones that were made, the deepest first.
+def _make_folders(folder: Path) -> None:
+    """Make ``folder`` and those above it that are missing.
 
     Raises:
         FileError: something else has its name.
     """
     if folder.exists() and not folder.is_dir():
         raise FileError(f"{str(folder)!r} is no folder, expected the output folder")
-    missing = []
     above = folder
     while not above.exists():
-        missing.append(above)
+        _made.add(above)  # before it is there: no other thread may find it and not know that it is new
         above = above.parent
     folder.mkdir(parents=True, exist_ok=True)
-    return missing
 
 
 def remove_leftovers(folder: Path) -> None:
@@ -363,6 +365,7 @@ def _same_bytes(fd: int, path: Path) -> bool:
             return False
         os.lseek(fd, 0, os.SEEK_SET)
         while True:
+            require_running()
             ours, theirs = os.read(fd, _CHUNK), other.read(_CHUNK)
             if ours != theirs:
                 return False

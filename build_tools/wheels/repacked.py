@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import os
 import stat
 from contextlib import ExitStack
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from build_tools.errors import EditError, WheelError
+from build_tools.parallel import InputFile
 from build_tools.wheels.change import Change
 from build_tools.wheels.edit import WheelEdit
 from build_tools.wheels.file_identity import identity, is_same_file
@@ -50,10 +52,14 @@ class Repacked(_Repacked):
 
     @cached_property
     def sha256(self) -> str | None:
-        """The SHA-256 of the output in hex, read from the file when first asked for; ``None`` in a dry run."""
+        """The SHA-256 of the output in hex, read from the file when first asked for; ``None`` in a dry run.
+
+        Raises:
+            FileError: it cannot be read, or is there no more.
+        """
         if self.size is None:
             return None
-        with open(self.path, "rb") as file:
+        with io.BufferedReader(InputFile(self.path)) as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
 
 

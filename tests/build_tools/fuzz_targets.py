@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import csv
 import io
-import os
 import tempfile
 import zipfile
 import zlib
@@ -35,10 +34,9 @@ _scratch: list[tempfile.TemporaryDirectory[str]] = []
 
 
 def folder() -> Path:
-    """A folder of this process, in memory where there is one."""
+    """A folder of this process."""
     if not _scratch:
-        memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
-        _scratch.append(tempfile.TemporaryDirectory(dir=memory, prefix="te-wheel-fuzz"))
+        _scratch.append(tempfile.TemporaryDirectory())
     return Path(_scratch[0].name)
 
 

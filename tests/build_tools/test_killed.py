@@ -188,3 +188,64 @@ def test_a_second_interrupt_does_not_stop_the_cleaning_up(wheel: Path, tmp_path:
         _, said = run.communicate()
         assert "Traceback" not in said
         assert run.returncode == 0 or not list(out.iterdir())
+
+
+# The first and the last moments of the command line
+
+_KILL = "os.kill(os.getpid(), signal.SIGINT)"
+
+
+def python(code: str) -> subprocess.CompletedProcess[str]:
+    return _run([sys.executable, "-c", "import os, runpy, signal, sys, time\n" + code])
+
+
+@pytest.mark.parametrize(
+    "start",
+    [
+        "sys.argv = ['te-wheel', 'version', '1']; from build_tools.__main__ import run; run()",  # as te-wheel starts
+        "runpy.run_module('build_tools', run_name='__main__')",
+        f"runpy.run_path({str(Path(__file__).parents[2] / 'scripts' / 'repack_wheel.py')!r}, run_name='__main__')",
+    ],
+)
+def test_an_interrupt_while_modules_are_imported_ends_the_run_as_the_system_does(start: str) -> None:
+    finder = (
+        "class Finder:\n"
+        "    def find_spec(name, *rest):\n"
+        f"        if name in ('packaging.version', 'build_tools.cli'): {_KILL}\n"
+        "sys.meta_path.insert(0, Finder)\n"
+    )
+    run = python(f"signal.signal(signal.SIGINT, signal.default_int_handler)\n{finder}{start}")
+    assert (run.returncode, run.stdout, run.stderr) == (-signal.SIGINT, "", "")
+
+
+@pytest.mark.parametrize(
+    "moment",
+    [
+        f"cli._prepare_streams = lambda: {_KILL}",  # before main listens
+        f"error = cli.Console.error; cli.Console.error = lambda *a: [error(*a), {_KILL}]",  # while it tells of an end
+    ],
+)
+def test_an_interrupt_outside_of_the_command_itself_is_one_line(moment: str) -> None:
+    start = "sys.argv = ['te-wheel', 'show', 'nowhere.whl', '--no-such']; cli.entry_point()"
+    run = python(
+        f"signal.signal(signal.SIGINT, signal.default_int_handler)\nfrom build_tools import cli\n{moment}\n{start}"
+    )
+    assert run.returncode == 2
+    assert run.stderr.splitlines()[-1] == "error: interrupted; nothing half-written is left"
+    assert "Traceback" not in run.stderr
+
+
+def test_an_interrupt_inside_a_callback_of_the_interpreter_is_not_lost() -> None:
+    command = (
+        "class Last:\n"
+        f"    def __del__(self): {_KILL}; time.sleep(0)\n"
+        "def main(argv):\n"
+        "    try:\n"
+        "        Last()\n"
+        "        time.sleep(60)\n"
+        "    except KeyboardInterrupt:\n"
+        "        return 7\n"
+    )
+    start = "from build_tools import cli\ncli.main = main\ncli.entry_point()"
+    run = python(f"signal.signal(signal.SIGINT, signal.default_int_handler)\n{command}{start}")
+    assert (run.returncode, run.stderr) == (7, "")

@@ -1,4 +1,4 @@
-"""Every call to the operating system that writes, counted, and one of them made to go wrong.
+"""Every call to the operating system that writes (or reads), counted, and one of them made to go wrong.
 
 The functions that reach the file system stand in one place here: those of :mod:`os`, and :func:`io.open` for what
 is opened by its name. A run is watched once to learn its calls; then each of them in turn fails, is interrupted, or is
@@ -11,6 +11,7 @@ import contextlib
 import io
 import os
 import signal
+import threading
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
@@ -21,6 +22,7 @@ CALLS = (
     "write", "pwrite", "writev", "copy_file_range", "sendfile", "fsync", "fdatasync", "truncate", "ftruncate",
     "link", "symlink", "rename", "replace", "unlink", "remove", "mkdir", "rmdir", "chmod", "fchmod", "utime", "mkfifo",
 )  # fmt: skip
+READS = ("read", "pread", "stat", "lstat", "fstat", "scandir")
 _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 
 Step = Callable[[int, str], None]
@@ -39,50 +41,73 @@ class _WatchedFile(io.FileIO):
         with self.take("ftruncate"):
             return super().truncate(size)
 
+    def readinto(self, buffer: Any, /) -> int | None:
+        with self.take("read"):
+            return super().readinto(buffer)
+
 
 class Watch:
-    """What the calls of one run do: all are listed, and ``before`` and ``after`` are told of each.
+    """What the calls of one run do: all are listed, and ``before`` and ``after`` are told of each, in its thread.
+
+    Args:
+        before, after: told of the number and the name of each call.
+        reads: watch the calls that read, not those that write.
 
     Attributes:
-        calls: the name of each call that writes, in order.
+        calls: the name of each call, in order.
     """
 
-    def __init__(self, before: Step = lambda at, call: None, after: Step = lambda at, call: None) -> None:
+    def __init__(
+        self,
+        before: Step = lambda at, call: None,
+        after: Step = lambda at, call: None,
+        *,
+        reads: bool = False,
+    ) -> None:
         self.calls: list[str] = []
+        self._names = READS if reads else CALLS
+        self._reads = reads
+        self._lock = threading.Lock()
         self._before = before
         self._after = after
 
     @contextlib.contextmanager
-    def _take(self, call: str) -> Iterator[None]:
-        at = len(self.calls)
-        self.calls.append(call)
-        self._before(at, call)
+    def _take(self, call: str, path: object = None) -> Iterator[None]:
+        with self._lock:
+            at = len(self.calls)
+            self.calls.append(call)
+        try:
+            self._before(at, call)
+        except OSError as error:
+            if isinstance(path, (str, os.PathLike)):
+                error.filename = os.fspath(path)  # as the system's own errors
+            raise
         yield
         self._after(at, call)
 
     def _wrapped(self, call: str, real: Callable[..., Any]) -> Callable[..., Any]:
         def wrapper(*arguments: Any, **options: Any) -> Any:
-            with self._take(call):
+            with self._take(call, arguments[0] if arguments else None):
                 return real(*arguments, **options)
 
         return wrapper
 
     def _os_open(self, path: Any, flags: int, mode: int = 0o777, *, dir_fd: int | None = None) -> int:
-        if not flags & _WRITING:
+        if bool(flags & _WRITING) == self._reads:
             return _REAL_OS_OPEN(path, flags, mode, dir_fd=dir_fd)
-        with self._take("open"):
+        with self._take("open", path):
             return _REAL_OS_OPEN(path, flags, mode, dir_fd=dir_fd)
 
     def _io_open(self, file: Any, mode: str = "r", *arguments: Any, **options: Any) -> Any:
-        if not set(mode) & set("wax+"):
+        if bool(set(mode) & set("wax+")) == self._reads:
             return _REAL_IO_OPEN(file, mode, *arguments, **options)
         if isinstance(file, int):
             raw = _WatchedFile(file, mode.replace("b", "").replace("t", ""))
         else:
-            with self._take("open"):
+            with self._take("open", file):
                 raw = _WatchedFile(file, mode.replace("b", "").replace("t", ""))
         raw.take = self._take
-        buffered = io.BufferedWriter(raw)
+        buffered = io.BufferedReader(raw) if self._reads else io.BufferedWriter(raw)
         if "b" in mode:
             return buffered
         names = ("buffering", "encoding", "errors", "newline")
@@ -92,7 +117,7 @@ class Watch:
 
     @contextlib.contextmanager
     def watching(self) -> Iterator[None]:
-        wrappers = {name: self._wrapped(name, getattr(os, name)) for name in CALLS if hasattr(os, name)}
+        wrappers = {name: self._wrapped(name, getattr(os, name)) for name in self._names if hasattr(os, name)}
         # What looks at these sets must find the wrappers there too.
         sets = {
             name: getattr(os, name) | {wrappers[call] for call in wrappers if _REAL[call] in getattr(os, name)}
@@ -109,17 +134,17 @@ class Watch:
 
 
 _REAL_OS_OPEN, _REAL_IO_OPEN = os.open, io.open
-_REAL = {name: getattr(os, name) for name in CALLS if hasattr(os, name)}
+_REAL = {name: getattr(os, name) for name in (*CALLS, *READS) if hasattr(os, name)}
 
 
-def failing(at: int, number: int, *, ever_after: bool = False) -> Watch:
+def failing(at: int, number: int, *, ever_after: bool = False, reads: bool = False) -> Watch:
     """Call ``at`` fails with the errno ``number``; with ``ever_after`` every later one too, as on a disk that died."""
 
     def before(now: int, call: str) -> None:
         if now == at or (ever_after and now > at):
             raise OSError(number, os.strerror(number))
 
-    return Watch(before)
+    return Watch(before, reads=reads)
 
 
 def signalled(at: int, number: signal.Signals, *, done: bool = False) -> Watch:
