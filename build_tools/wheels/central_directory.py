@@ -7,9 +7,9 @@ and nothing may stand before, between or behind them.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
 
 from build_tools.wheels import zip_format as fmt
+from build_tools.wheels.end_record import ReadAt, read_end, read_whole
 from build_tools.wheels.finding import Finding, Findings
 from build_tools.wheels.limits import LIMITS, Limits
 from build_tools.wheels.member import Member, pack_facts
@@ -35,7 +35,7 @@ class CentralDirectory:
         limits: how much is read.
     """
 
-    def __init__(self, read_at: Callable[[int, int], bytes], size: int, limits: Limits = LIMITS) -> None:
+    def __init__(self, read_at: ReadAt, size: int, limits: Limits = LIMITS) -> None:
         self._read_at = read_at
         self._size = size
         self._limits = limits
@@ -54,16 +54,8 @@ class CentralDirectory:
         """What is wrong with the records."""
         return self.found.all()
 
-    def _read_whole(self, offset: int, length: int) -> bytes:
-        """``length`` bytes from ``offset``, however many reads that takes; fewer at the end of the file."""
-        parts = []
-        while length and (part := self._read_at(offset, length)):
-            parts.append(part)
-            offset, length = offset + len(part), length - len(part)
-        return b"".join(parts)
-
     def _read(self) -> None:
-        end = self._read_end()
+        end = read_end(self._read_at, self._size, self._find)
         if end is None:
             return
         entries, central_size, central_offset, central_end = end
@@ -81,70 +73,7 @@ class CentralDirectory:
             return
         # As every reader does it: the directory is the one that ends at the end record, and what its
         # offsets fall short by stands before the archive.
-        self._read_members(self._read_whole(start, central_size), entries, start, start - central_offset)
-
-    def _read_end(self) -> tuple[int, int, int, int] | None:
-        """(entries, size and offset of the central directory, where it must end), or None."""
-        base = max(0, self._size - fmt.END.size - fmt.LIMIT_16)
-        tail = self._read_whole(base, self._size - base)
-        # An end record without a comment first: its own numbers may hold the bytes of a signature.
-        at = len(tail) - fmt.END.size
-        if not (tail.startswith(fmt.END_SIGNATURE, max(at, 0)) and tail.endswith(b"\0\0")):
-            at = tail.rfind(fmt.END_SIGNATURE)
-        if at < 0 or len(tail) - at < fmt.END.size:
-            head = self._read_at(0, 4)
-            if at >= 0 or head in (fmt.LOCAL_SIGNATURE, fmt.END_SIGNATURE):
-                self._find("zip-truncated", "the archive is cut: it has no whole end record")
-            else:
-                what = "the file is empty" if not self._size else f"the file starts with {self._read_at(0, 16)!r}"
-                if head.startswith(fmt.GZIP_SIGNATURE):
-                    what = "it is gzip, as an sdist is"
-                self._find("zip-not-a-zip", f"not a zip archive: {what}")
-            return None
-        _, disk, central_disk, here, entries, size, offset, comment = fmt.END.unpack_from(tail, at)
-        end = base + at
-        extra = self._size - end - fmt.END.size - comment
-        if extra < 0:
-            self._find("zip-truncated", f"the archive is cut: {-extra} bytes of its comment are missing")
-        elif extra:
-            self._find("zip-trailing-data", f"{extra} bytes follow the end record")
-        elif comment:
-            self._find("zip-not-clean", f"the archive has a comment of {comment} bytes")
-        if at >= fmt.LOCATOR.size and tail.startswith(fmt.LOCATOR_SIGNATURE, at - fmt.LOCATOR.size):
-            end64 = self._read_end64(end - fmt.LOCATOR.size, fmt.LOCATOR.unpack_from(tail, at - fmt.LOCATOR.size))
-            if end64 is None:
-                # Where its own numbers are whole, the members can be read all the same.
-                whole = entries < fmt.LIMIT_16 and size < fmt.LIMIT_32 and offset < fmt.LIMIT_32
-                return (entries, size, offset, offset + size) if whole else None
-            for short, limit, long in zip(
-                (entries, size, offset), (fmt.LIMIT_16, fmt.LIMIT_32, fmt.LIMIT_32), end64, strict=False
-            ):
-                if short not in (limit, long):
-                    self._find("zip-header-mismatch", f"the end record says {short}, the ZIP64 end record {long}")
-            return end64
-        if disk or central_disk or here != entries:
-            self._find("zip-not-a-zip", "the archive is one part of several")
-        return entries, size, offset, end
-
-    def _read_end64(self, position: int, locator: tuple[int, ...]) -> tuple[int, int, int, int] | None:
-        """As :meth:`_read_end`, from the record that stands right before its locator."""
-        _, locator_disk, offset, disks = locator
-        at = position - fmt.END64.size
-        record = self._read_at(at, fmt.END64.size) if at >= 0 else b""
-        if len(record) < fmt.END64.size or not record.startswith(fmt.END64_SIGNATURE):
-            self._find("zip-truncated", "the ZIP64 end record is not right before its locator")
-            return None
-        if locator_disk or disks != 1 or offset != at:
-            self._find(
-                "zip-header-mismatch",
-                f"the ZIP64 locator says byte {offset}, disk {locator_disk} of {disks}; "
-                f"the record is at byte {at}, disk 0 of 1",
-            )
-        _, length, _, _, disk, central_disk, here, entries, size, offset = fmt.END64.unpack(record)
-        if disk or central_disk or here != entries or length != fmt.END64.size - 12:
-            self._find("zip-not-a-zip", "the ZIP64 end record is of several parts or of an unknown version")
-            return None
-        return entries, size, offset, at
+        self._read_members(read_whole(self._read_at, start, central_size), entries, start, start - central_offset)
 
     def _read_members(self, central: bytes, entries: int, central_start: int, shift: int) -> None:
         position = expected = 0

@@ -53,7 +53,7 @@ class Limits(NamedTuple):
 
     members: int = 500_000
     directory: int = 128 << 20
-    metadata: int = 32 << 20
+    metadata: int = 8 << 20
     record: int = 128 << 20
     rows: int = 1_000_000
     unpacked: int = 2 << 30

@@ -92,7 +92,7 @@ def record(data: bytes) -> None:
     assert [(row.path, row.digest) for row in parsed] == [(row[0], row[1]) for row in rows]
     again, _ = Record.parse(parsed.to_bytes(), "demo-1.0.dist-info/RECORD")
     assert [row[:3] for row in again] == [row[:3] for row in parsed]
-    parsed.compare({row.path: row.size or 0 for row in parsed.rows}, [], "demo-1.0.dist-info/RECORD", frozenset())
+    parsed.compare({row.path: row.size or 0 for row in parsed}, [], "demo-1.0.dist-info/RECORD", frozenset())
 
 
 def plan(data: bytes) -> None:

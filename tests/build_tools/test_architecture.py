@@ -44,6 +44,7 @@ build_tools.wheels.file_identity
 build_tools.wheels.output
 build_tools.wheels.header_checks
 build_tools.wheels.new_tree
+build_tools.wheels.end_record
 build_tools.wheels.central_directory
 build_tools.wheels.archive
 build_tools.wheels.archive_writer
