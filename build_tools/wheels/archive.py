@@ -21,7 +21,7 @@ from build_tools.wheels.central_directory import CentralDirectory
 from build_tools.wheels.finding import Finding
 from build_tools.wheels.inflater import ZLIB, Inflater
 from build_tools.wheels.limits import LIMITS, MAX_SYMLINK, MAX_SYMLINKS, Limits
-from build_tools.wheels.member import Member
+from build_tools.wheels.member import FACTS, Member
 from build_tools.wheels.member_names import check_names, leaves_tree
 
 CHUNK = 1 << 20
@@ -120,26 +120,45 @@ class Archive:
         for data in self.pieces(member):
             crc = zlib.crc32(data, crc)
             yield data
-        if crc != member.entry.crc:
+        if crc != member.crc:
             raise self._data_error(member, self.crc_fault(member, crc))
 
     def crc_fault(self, member: Member, crc: int) -> str:
         """What is to say of data whose CRC is not the one of its header."""
-        return f"its CRC is {crc:08x}, its header says {member.entry.crc:08x}"
+        return f"its CRC is {crc:08x}, its header says {member.crc:08x}"
 
     def pieces(self, member: Member, inflater: Inflater = ZLIB, length: int = CHUNK) -> Iterator[bytes]:
         """As :meth:`chunks`, in pieces of at most ``length`` bytes whose CRC the caller looks after."""
-        if member.entry.method not in (fmt.STORED, fmt.DEFLATED):
-            raise self._data_error(member, f"its compression method {member.entry.method} is not allowed in a wheel")
+        if member.size < length and (whole := self._whole(member, inflater)) is not None:
+            yield whole
+            return
+        if member.method not in (fmt.STORED, fmt.DEFLATED):
+            raise self._data_error(member, f"its compression method {member.method} is not allowed in a wheel")
         size = 0
         raw = self._raw(member, min(length, _READ))
-        for data in self._inflate(member, raw, inflater, length) if member.entry.method == fmt.DEFLATED else raw:
+        for data in self._inflate(member, raw, inflater, length) if member.method == fmt.DEFLATED else raw:
             size += len(data)
             if size > member.size:
                 raise self._data_error(member, f"it inflates to more than the {member.size} bytes of its header")
             yield data
         if size != member.size:
             raise self._data_error(member, f"it inflates to {size} bytes, its header says {member.size}")
+
+    def _whole(self, member: Member, inflater: Inflater) -> bytes | None:
+        """The data of a small member, read in one step; ``None`` where it is not as its header says."""
+        size, compressed, _, start, *_, method, _ = FACTS.unpack(member.facts)
+        if compressed > _READ or method not in (fmt.STORED, fmt.DEFLATED):
+            return None
+        raw = self.read_at(start, compressed)
+        if method == fmt.STORED:
+            return raw if len(raw) == size == compressed else None
+        stream = inflater.decompressobj(-zlib.MAX_WBITS)
+        try:
+            data: bytes = stream.decompress(raw, size + 1)
+        except inflater.error:
+            return None
+        right = len(raw) == compressed and len(data) == size and stream.eof and not stream.unused_data
+        return data if right else None
 
     def _raw(self, member: Member, length: int) -> Iterator[bytes]:
         offset = member.data_offset

@@ -8,7 +8,6 @@ hashlib let go of the interpreter while they work. The findings do not depend on
 from __future__ import annotations
 
 import hashlib
-from collections import deque
 from collections.abc import Callable, Iterator
 from contextvars import copy_context
 from itertools import islice
@@ -18,11 +17,10 @@ from threading import Event, Thread
 from build_tools.errors import WheelError
 from build_tools.parallel import cores
 from build_tools.wheels import zip_format as fmt
-from build_tools.wheels.archive import Archive
 from build_tools.wheels.finding import Finding
 from build_tools.wheels.inflater import Inflater, fastest
 from build_tools.wheels.member import Member
-from build_tools.wheels.record import DIGEST_SIZES, Row, digest_text
+from build_tools.wheels.record import DIGEST_SIZES, digest_text
 from build_tools.wheels.wheel import Wheel
 
 PIECE = 256 << 10
@@ -33,6 +31,9 @@ _BATCH = 4
 _QUEUED = 2
 _LONG = 4 << 20
 """From here on a member gets a second thread, where it is more than one core's share: the thread costs a tenth."""
+_SMALL = 16 << 10
+_PER_MEMBER = 4 << 10
+"""Bytes that take as long to inflate as all else that is done for a member."""
 _ALWAYS = 1 << 30
 _UNREADABLE = {"zip-encrypted", "zip-method", "zip-truncated"}
 
@@ -60,17 +61,23 @@ def check_hashes(wheel: Wheel, *, workers: int | None = None, inflater: Inflater
     if total > max(_ALWAYS, ratio * wheel.archive.size):
         message = f"it inflates to {total} bytes, over {ratio} times its own size; its digests were not read"
         return [Finding("limit-exceeded", message)]
-    rows = {row.path: row for row in wheel.record} if wheel.record else {}
     stop = Event()
     workers = min(workers or cores(), MAX_WORKERS)
-    sums = _Sums(wheel.archive, rows, inflater or fastest(), stop, max(_LONG, total // workers))
+    sums = _Sums(wheel, inflater or fastest(), stop, max(_LONG, total // workers))
     found: dict[int, list[Finding]] = {}
-    todo = deque(sorted(range(len(members)), key=lambda index: members[index].size))
+    shares = _shares(members)
 
     def work() -> None:
         try:
-            while (index := _last(todo)) is not None:
-                found[index] = sums.compare(members[index])
+            while shares:
+                try:
+                    share = shares.pop()
+                except IndexError:  # another thread took it
+                    return
+                for index in share:
+                    findings = sums.compare(members[index])
+                    if findings:
+                        found[index] = findings
         except BaseException:
             stop.set()
             raise
@@ -78,7 +85,7 @@ def check_hashes(wheel: Wheel, *, workers: int | None = None, inflater: Inflater
     _keep_freed_memory()
     pool = ThreadPoolExecutor(workers, thread_name_prefix="hash")
     try:
-        futures = [pool.submit(copy_context().run, work) for _ in range(min(workers, len(members)))]
+        futures = [pool.submit(copy_context().run, work) for _ in range(min(workers, len(shares)))]
         failed = [error for future in futures if (error := future.exception()) is not None]
     finally:
         stop.set()
@@ -87,7 +94,7 @@ def check_hashes(wheel: Wheel, *, workers: int | None = None, inflater: Inflater
         if not isinstance(error, _Stopped):
             raise error
     known = set(wheel.findings)
-    return [finding for index in range(len(members)) for finding in found[index] if finding not in known]
+    return [finding for index in sorted(found) for finding in found[index] if finding not in known]
 
 
 def _readable(wheel: Wheel) -> list[Member]:
@@ -95,26 +102,44 @@ def _readable(wheel: Wheel) -> list[Member]:
     return [
         member
         for member in wheel.archive.members
-        if member.entry.method in (fmt.STORED, fmt.DEFLATED)
+        if member.method in (fmt.STORED, fmt.DEFLATED)
         and member.name not in unreadable
         and member.data_offset > member.header_offset  # it has a local header
     ]
 
 
+def _shares(members: list[Member]) -> list[list[int]]:
+    """What one thread reads at a time, as indices: a member, or all small ones; the share that takes longest is last.
+
+    Two threads that read small members get in each other's way: each step is so short that they wait for Python's
+    lock more than they work.
+    """
+    sizes = [member.size for member in members]
+    small = [index for index, size in enumerate(sizes) if size < _SMALL]
+    shares = [[index] for index, size in enumerate(sizes) if size >= _SMALL]
+    shares += [small] if small else []
+    return sorted(shares, key=lambda share: sum(sizes[index] + _PER_MEMBER for index in share))
+
+
 class _Sums:
     """Compares members of one archive with its RECORD; one object serves all threads."""
 
-    def __init__(self, archive: Archive, rows: dict[str, Row], inflater: Inflater, stop: Event, long: int) -> None:
-        self._archive = archive
-        self._rows = rows
+    def __init__(self, wheel: Wheel, inflater: Inflater, stop: Event, long: int) -> None:
+        self._archive = wheel.archive
         self._inflater = inflater
         self._stop = stop
         self._long = long
+        self._digests: dict[str, str] = {}
+        for row in wheel.record or ():
+            member = wheel.archive.by_name.get(row.path)
+            if member is not None:
+                self._digests[member.name] = row.digest  # the name that is there already: there may be many
 
     def compare(self, member: Member) -> list[Finding]:
-        row = self._rows.get(member.name)
-        algorithm = row.digest.partition("=")[0] if row else ""
-        digest = hashlib.new(algorithm) if algorithm in DIGEST_SIZES else None
+        """What is wrong with the data of ``member``."""
+        listed = self._digests.get(member.name, "")
+        algorithm = listed.partition("=")[0]
+        digest = getattr(hashlib, algorithm)() if algorithm in DIGEST_SIZES else None
         crc = 0
 
         def add(data: bytes) -> None:
@@ -129,12 +154,12 @@ class _Sums:
         except WheelError as error:
             return [Finding("zip-data", error.reason, member.name)]
         findings = []
-        if crc != member.entry.crc:
+        if crc != member.crc:
             findings.append(Finding("zip-data", self._archive.crc_fault(member, crc), member.name))
-        if row and digest:
+        if digest:
             text = digest_text(algorithm, digest.digest())
-            if text != row.digest:
-                findings.append(Finding("record-digest", f"RECORD says {row.digest}, the file has {text}", member.name))
+            if text != listed:
+                findings.append(Finding("record-digest", f"RECORD says {listed}, the file has {text}", member.name))
         return findings
 
     def _feed(self, pieces: Iterator[bytes], add: Callable[[bytes], None], *, overlap: bool) -> None:
@@ -175,10 +200,3 @@ class _Sums:
 def _keep_freed_memory() -> None:
     """Make room for pieces once, not for each anew: after one large block was freed, glibc keeps smaller ones."""
     bytes(4 << 20)
-
-
-def _last(todo: deque[int]) -> int | None:
-    try:
-        return todo.pop()
-    except IndexError:  # another thread took it
-        return None

@@ -14,6 +14,8 @@ pack_facts = FACTS.pack
 MAX_OFFSET = (1 << 63) - 1
 """No file is longer; what claims to start behind is as far away as this."""
 _SIZE = struct.Struct("<Q")
+_CRC = struct.Struct("<32xL")
+_METHOD = struct.Struct("<50xH")
 _ATTRIBUTES = struct.Struct("<40xL")
 
 
@@ -56,6 +58,18 @@ class Member(NamedTuple):
         """Its bytes, uncompressed."""
         size: int = _SIZE.unpack_from(self.facts)[0]
         return size
+
+    @property
+    def crc(self) -> int:
+        """The CRC-32 of its data, uncompressed."""
+        crc: int = _CRC.unpack_from(self.facts)[0]
+        return crc
+
+    @property
+    def method(self) -> int:
+        """How it is compressed, as in :class:`~build_tools.wheels.zip_format.Entry`."""
+        method: int = _METHOD.unpack_from(self.facts)[0]
+        return method
 
     @property
     def mode(self) -> int:
