@@ -15,7 +15,6 @@ from __future__ import annotations
 import importlib.util
 import sys
 from collections.abc import Iterator
-from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -128,12 +127,13 @@ def offsets_of_ranks() -> Iterator[Any]:
 
 
 def pad_each(ids: torch.Tensor, labels: torch.Tensor, cu_seqlens: torch.Tensor, multiple: int) -> tuple[Any, ...]:
-    """Sequence by sequence, each number read by itself."""
+    """Sequence by sequence, each number read by itself and as often as they read it."""
     lengths = cu_seqlens[1:] - cu_seqlens[:-1]
-    missing = [-length.item() % multiple for length in lengths]
+    missing = [-(-length.item() // multiple) * multiple - length.item() for length in lengths]
     results = []
     for x, fill in ((ids, 0), (labels, -100)):
-        parts = [x[begin.item() : end.item()] for begin, end in pairwise(cu_seqlens)]
+        ends = zip(cu_seqlens[:-1], cu_seqlens[1:], strict=True)
+        parts = [x[begin.item() : end.item()] for begin, end in ends]
         padded = [
             torch.cat([part, torch.full((more,), fill, dtype=x.dtype)]) if more else part
             for part, more in zip(parts, missing, strict=True)
