@@ -156,8 +156,8 @@ def pad_each(ids: torch.Tensor, labels: torch.Tensor, cu_seqlens: torch.Tensor, 
     missing = [-(-length.item() // multiple) * multiple - length.item() for length in lengths]
     results = []
     for x, fill in ((ids, 0), (labels, -100)):
-        ends = zip(cu_seqlens[:-1], cu_seqlens[1:], strict=True)
-        parts = [x[begin.item() : end.item()] for begin, end in ends]
+        begins, ends = cu_seqlens[:-1], cu_seqlens[1:]
+        parts = [x[begin.item() : end.item()] for begin, end in zip(begins, ends, strict=True)]
         padded = [
             torch.cat([part, torch.full((more,), fill, dtype=x.dtype)]) if more else part
             for part, more in zip(parts, missing, strict=True)

@@ -420,7 +420,10 @@ def verdict(met: bool) -> str:
 
 
 def run_all(
-    argv: list[str] | None, comparisons: Callable[[], Iterator[Comparison | Limit | FreshProcesses]], about: str, rounds: int = 41
+    argv: list[str] | None,
+    comparisons: Callable[[], Iterator[Comparison | Limit | FreshProcesses]],
+    about: str,
+    rounds: int = 41,
 ) -> int:
     """Time what the command line asks for, line by line; the exit code."""
     parser = argparse.ArgumentParser(description=about.splitlines()[0])
