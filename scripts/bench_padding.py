@@ -89,6 +89,23 @@ class Limit:
     repeat: int = 1
 
 
+@dataclass(frozen=True)
+class FreshProcesses:
+    """A comparison whose figure hangs on the history of a process, such as what its allocator gives back and faults in.
+
+    Attributes:
+        name: what is done.
+        measure: for a number of rounds, the seconds of both sides in each of several processes, medians.
+        peer_name: how the other side does it.
+        at_most: the goal for the median of ``ours / peer`` over the processes.
+    """
+
+    name: str
+    measure: Callable[[int], list[tuple[float, float]]]
+    peer_name: str
+    at_most: float
+
+
 class Gather(torch.autograd.Function):
     """flash-attention's `IndexFirstAxis`: elements are gathered, and their gradients scattered into zeros."""
 
@@ -345,11 +362,46 @@ def compare(comparison: Comparison) -> None:
         raise SystemExit(f"{comparison.name}: the results differ")
 
 
-def run(entry: Comparison | Limit, count: int) -> bool:
+def run(entry: Comparison | Limit | FreshProcesses, count: int) -> bool:
     """Time it and print a line; whether the goal is met."""
-    rounds = []
+    if isinstance(entry, FreshProcesses):
+        return run_apart(entry, count)
     if isinstance(entry, Comparison) and entry.compared:
         compare(entry)
+    kept = undisturbed(rounds_of(entry, count))
+    ours = 1e6 * statistics.median(one.ours for one in kept)
+    if isinstance(entry, Limit):
+        met = ours <= 1e6 * entry.seconds
+        print(f"{entry.name:58}{ours:12,.1f}{'':21}  {verdict(met)}, goal {1e6 * entry.seconds:,.0f} us", end="")
+    else:
+        peer = 1e6 * statistics.median(one.peer for one in kept)
+        ratio = statistics.median(one.ours / one.peer for one in kept)
+        met = print_ratio(entry, ours, peer, ratio)
+    print(f"; {len(kept)} of {count} rounds", flush=True)
+    return met
+
+
+def run_apart(entry: FreshProcesses, count: int) -> bool:
+    """The same in fresh processes."""
+    processes = entry.measure(count)
+    ours, peer = (1e6 * statistics.median(side) for side in zip(*processes, strict=True))
+    ratios = sorted(ours / peer for ours, peer in processes)
+    met = print_ratio(entry, ours, peer, statistics.median(ratios))
+    print(f"; {len(ratios)} fresh processes, from {ratios[0]:.3f} to {ratios[-1]:.3f}", flush=True)
+    return met
+
+
+def print_ratio(entry: Comparison | FreshProcesses, ours: float, peer: float, ratio: float) -> bool:
+    """A line without its end; whether the goal is met."""
+    met = ratio <= entry.at_most
+    goal = f"at most {entry.at_most:g}" if entry.at_most >= 1 else f"at most 1/{1 / entry.at_most:g}"
+    print(f"{entry.name:58}{ours:12,.1f}{peer:12,.1f}{ratio:9.3f}  {verdict(met)}, {goal}: {entry.peer_name}", end="")
+    return met
+
+
+def rounds_of(entry: Comparison | Limit, count: int) -> list[Round]:
+    """Both sides in turn, in changing order; of a limit there is one."""
+    rounds = []
     entry.ours()
     for number in range(count):
         before = interruptions()
@@ -360,21 +412,7 @@ def run(entry: Comparison | Limit, count: int) -> bool:
         if isinstance(entry, Comparison) and not number % 2:
             peer = measure(entry.peer, entry.repeat)
         rounds.append(Round(ours, peer, interruptions() > before))
-    kept = undisturbed(rounds)
-    ours = 1e6 * statistics.median(one.ours for one in kept)
-    if isinstance(entry, Limit):
-        met = ours <= 1e6 * entry.seconds
-        print(f"{entry.name:58}{ours:12,.1f}{'':21}  {verdict(met)}, goal {1e6 * entry.seconds:,.0f} us", end="")
-    else:
-        ratio = statistics.median(one.ours / one.peer for one in kept)
-        met = ratio <= entry.at_most
-        goal = f"at most {entry.at_most:g}" if entry.at_most >= 1 else f"at most 1/{1 / entry.at_most:g}"
-        peer = 1e6 * statistics.median(one.peer for one in kept)
-        print(
-            f"{entry.name:58}{ours:12,.1f}{peer:12,.1f}{ratio:9.3f}  {verdict(met)}, {goal}: {entry.peer_name}", end=""
-        )
-    print(f"; {len(kept)} of {count} rounds", flush=True)
-    return met
+    return rounds
 
 
 def verdict(met: bool) -> str:
@@ -382,7 +420,10 @@ def verdict(met: bool) -> str:
 
 
 def run_all(
-    argv: list[str] | None, comparisons: Callable[[], Iterator[Comparison | Limit]], about: str, rounds: int = 41
+    argv: list[str] | None,
+    comparisons: Callable[[], Iterator[Comparison | Limit | FreshProcesses]],
+    about: str,
+    rounds: int = 41,
 ) -> int:
     """Time what the command line asks for, line by line; the exit code."""
     parser = argparse.ArgumentParser(description=about.splitlines()[0])

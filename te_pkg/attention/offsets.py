@@ -254,10 +254,12 @@ def shape_faults(
     expected = shape.count(",") + 1
     if tensor.ndim != expected:
         faults.append(f"{name} is {tensor.ndim}-D with shape {list(tensor.shape)}, expected {expected}-D {shape}")
+    if tensor.dtype in dtypes:
+        return faults
     *names, last = (str(dtype).removeprefix("torch.") for dtype in dtypes)
     if tensor.is_floating_point():
         faults.append(f"{name} is floating point ({tensor.dtype}), expected {', '.join(names)} or {last}")
-    elif tensor.dtype not in dtypes:
+    else:
         faults.append(f"{name} is {tensor.dtype}, expected {', '.join(names)} or {last}")
     return faults
 

@@ -17,10 +17,10 @@ from typing import Any, NamedTuple
 import torch
 from torch.autograd.function import once_differentiable
 
+from te_pkg.attention import capture
 from te_pkg.attention.buffer_checks import check_tensor
 from te_pkg.attention.errors import GradientError, LayoutError
 from te_pkg.attention.kernels.host import is_plain
-from te_pkg.attention.offsets import why_unreadable
 
 __all__ = ["merge_attention", "merge_attention_"]
 
@@ -56,8 +56,8 @@ def merge_attention(
     if torch.is_grad_enabled() and any(x.requires_grad for x in (out_a, lse_a, out_b, lse_b)):
         merged: tuple[torch.Tensor, torch.Tensor] = _Merge.apply(out_a, lse_a, out_b, lse_b)  # type: ignore[no-untyped-call]
         return merged
-    weights, lse = _Weights.of(lse_a, lse_b)
-    return _mix(out_a, out_b, weights), lse
+    weights = _Weights.of(lse_a, lse_b)
+    return _mix(out_a, out_b, weights), _merged_lse(lse_a, lse_b, weights)
 
 
 def merge_attention_(
@@ -87,9 +87,12 @@ def merge_attention_(
         raise GradientError(
             "no gradient can flow through a merge in place; hint: use merge_attention, or torch.no_grad()"
         )
-    weights, merged = _Weights.of(lse, block_lse)
+    weights = _Weights.of(lse, block_lse)
     _mix(out, block_out, weights._replace(dead=None) if clean else weights, into=out)
-    lse.copy_(merged)
+    if weights.dead is None and lse.dtype == block_lse.dtype:
+        torch.logaddexp(lse, block_lse, out=lse)
+    else:
+        lse.copy_(_merged_lse(lse, block_lse, weights))
 
 
 class _Merge(torch.autograd.Function):
@@ -97,9 +100,9 @@ class _Merge(torch.autograd.Function):
     def forward(
         ctx: Any, out_a: torch.Tensor, lse_a: torch.Tensor, out_b: torch.Tensor, lse_b: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        weights, lse = _Weights.of(lse_a, lse_b)
+        weights = _Weights.of(lse_a, lse_b)
         ctx.save_for_backward(out_a, lse_a, out_b, lse_b, weights.share)
-        return _mix(out_a, out_b, weights), lse
+        return _mix(out_a, out_b, weights), _merged_lse(lse_a, lse_b, weights)
 
     @staticmethod
     @once_differentiable
@@ -129,25 +132,33 @@ class _Weights(NamedTuple):
     dead: tuple[torch.Tensor, torch.Tensor] | None
 
     @classmethod
-    def of(cls, lse_a: torch.Tensor, lse_b: torch.Tensor) -> tuple[_Weights, torch.Tensor]:
-        """The weights, and the log-sum-exp ``[h, t]`` of both parts."""
-        if _all_finite(lse_a, lse_b):
-            return cls((lse_b - lse_a).sigmoid_().T.unsqueeze(-1), None), torch.logaddexp(lse_a, lse_b)
+    def of(cls, lse_a: torch.Tensor, lse_b: torch.Tensor) -> _Weights:
+        """Of the log-sum-exps ``[h, t]`` of both parts."""
+        ahead = lse_b - lse_a
+        if _all_finite(ahead, lse_a, lse_b):
+            return cls(ahead.sigmoid_().T.unsqueeze(-1), None)
         dead_a, dead_b = lse_a.isinf(), lse_b.isinf()
         # Of two that are -inf the difference is NaN.
-        share = (lse_b - lse_a).sigmoid_().masked_fill_(dead_a, 1).masked_fill_(dead_b, 0)
-        lse = torch.logaddexp(lse_a.masked_fill(dead_a, -math.inf), lse_b.masked_fill(dead_b, -math.inf))
+        share = ahead.sigmoid_().masked_fill_(dead_a, 1).masked_fill_(dead_b, 0)
         share, dead_a, dead_b = (x.T.unsqueeze(-1) for x in (share, dead_a, dead_b))
-        return cls(share, (dead_a, dead_b)), lse
+        return cls(share, (dead_a, dead_b))
 
 
-def _all_finite(*tensors: torch.Tensor) -> bool:
-    """Whether every value is finite, where it is cheaper to look than to provide for it: in memory of the host."""
-    if not is_plain(*tensors) or any(x.device.type != "cpu" or x.numel() == 0 for x in tensors):
+def _all_finite(difference: torch.Tensor, *tensors: torch.Tensor) -> bool:
+    """Whether every value is finite, where it is cheaper to look than to provide for it: in memory of the host.
+
+    A sum is not finite if one of its terms is not, and neither is the difference of two numbers.
+    """
+    if not is_plain(difference, *tensors) or not difference.is_cpu or capture.is_capturing():
         return False
-    if why_unreadable(*tensors) is not None:
-        return False
-    return all(math.isfinite(float(end)) for x in tensors for end in torch.aminmax(x))
+    return math.isfinite(float(difference.sum()))
+
+
+def _merged_lse(lse_a: torch.Tensor, lse_b: torch.Tensor, weights: _Weights) -> torch.Tensor:
+    """The log-sum-exp ``[h, t]`` of both parts."""
+    if weights.dead is None:
+        return torch.logaddexp(lse_a, lse_b)
+    return torch.logaddexp(*(lse.masked_fill(lse.isinf(), -math.inf) for lse in (lse_a, lse_b)))
 
 
 def _mix(a: torch.Tensor, b: torch.Tensor, weights: _Weights, into: torch.Tensor | None = None) -> torch.Tensor:

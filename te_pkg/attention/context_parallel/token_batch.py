@@ -209,10 +209,10 @@ class _Slots(NamedTuple):
             padding = -lengths % min(factor, INT32_MAX + 1)
             begins = torch.zeros_like(wide)
             torch.cumsum(lengths + padding, 0, out=begins[1:])
-            real, slots = torch.stack([wide, begins]).tolist()
-        if real[0] != 0 or sorted(real) != real or max(real[-1], slots[-1]) > INT32_MAX:
+            *real, rows = torch.cat([wide, begins[-1:]]).tolist()
+        if real[0] != 0 or sorted(real) != real or max(real[-1], rows) > INT32_MAX:
             _refuse(cu_seqlens, factor)
-        return cls(wide[1:], padding, begins, real[-1], slots[-1])
+        return cls(wide[1:], padding, begins, real[-1], rows)
 
 
 def _refuse(cu_seqlens: torch.Tensor, factor: int) -> None:

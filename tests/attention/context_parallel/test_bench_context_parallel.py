@@ -24,7 +24,7 @@ def bench() -> ModuleType:
 
 def test_it_times_what_it_is_asked_for_once_both_sides_agree(bench, monkeypatch, capsys):
     monkeypatch.setattr(torch, "set_num_threads", lambda count: None)
-    for name, size in (("ROWS", 16), ("HEADS", 2), ("SIZE", 4), ("SEQUENCES", 5)):
+    for name, size in (("ROWS", 16), ("HEADS", 2), ("SIZE", 4), ("SEQUENCES", 5), ("PROCESSES", 2)):
         monkeypatch.setattr(bench, name, size)
     assert bench.main(["--rounds", "1"]) == 0
     lines = capsys.readouterr().out.splitlines()
@@ -35,6 +35,7 @@ def test_it_times_what_it_is_asked_for_once_both_sides_agree(bench, monkeypatch,
         "rank_cu_seqlens",
         "pad_thd_sequences_for_cp",
     ]
+    assert [line for line in lines if "; 2 fresh processes, from " in line] == [lines[3]]
     assert lines[-1].endswith(" of 5 goals met")
 
 

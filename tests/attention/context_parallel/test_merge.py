@@ -70,6 +70,18 @@ class TestValues:
         assert out.isnan().all()
         assert lse.isnan().all()
 
+    def test_infinities_of_either_sign_that_would_cancel_are_seen(self, merged):
+        lse_a, lse_b = torch.tensor([[-INF, 0.0, INF, 0.0]]), torch.tensor([[0.0, -INF, 0.0, INF]])
+        out, lse = merged(torch.full((4, 1, 1), 3.0), lse_a, torch.full((4, 1, 1), 5.0), lse_b)
+        assert out.flatten().tolist() == [5.0, 3.0, 5.0, 3.0]
+        assert lse.tolist() == [[0.0] * 4]
+
+    def test_numbers_whose_difference_overflows_are_merged_as_numbers(self, merged):
+        lse_a, lse_b = torch.tensor([[-3e38, 3e38]]), torch.tensor([[3e38, -3e38]])
+        out, lse = merged(torch.full((2, 1, 1), 3.0), lse_a, torch.full((2, 1, 1), 5.0), lse_b)
+        assert out.flatten().tolist() == [5.0, 3.0]
+        assert lse.tolist() == torch.maximum(lse_a, lse_b).tolist()
+
     def test_no_overflow_however_far_apart(self, merged):
         out, lse = merged(
             torch.ones(1, 1, 1), torch.full((1, 1), -3e38), torch.zeros(1, 1, 1), torch.full((1, 1), 3e38)
