@@ -89,10 +89,7 @@ def merge_attention_(
         )
     weights = _Weights.of(lse, block_lse)
     _mix(out, block_out, weights._replace(dead=None) if clean else weights, into=out)
-    if weights.dead is None and lse.dtype == block_lse.dtype:
-        torch.logaddexp(lse, block_lse, out=lse)
-    else:
-        lse.copy_(_merged_lse(lse, block_lse, weights))
+    lse.copy_(_merged_lse(lse, block_lse, weights))
 
 
 class _Merge(torch.autograd.Function):
