@@ -21,7 +21,7 @@ from build_tools.wheels.central_directory import CentralDirectory
 from build_tools.wheels.finding import Finding
 from build_tools.wheels.inflater import ZLIB, Inflater
 from build_tools.wheels.limits import LIMITS, MAX_SYMLINK, MAX_SYMLINKS, Limits
-from build_tools.wheels.member import FACTS, Member
+from build_tools.wheels.member import LAYOUT, Member
 from build_tools.wheels.member_names import check_names, leaves_tree
 
 CHUNK = 1 << 20
@@ -146,7 +146,7 @@ class Archive:
 
     def _whole(self, member: Member, inflater: Inflater) -> bytes | None:
         """The data of a small member, read in one step; ``None`` where it is not as its header says."""
-        size, compressed, _, start, *_, method, _ = FACTS.unpack(member.facts)
+        size, compressed, _, start, *_, method, _ = LAYOUT.unpack(member.packed)
         if compressed > _READ or method not in (fmt.STORED, fmt.DEFLATED):
             return None
         raw = self.read_at(start, compressed)

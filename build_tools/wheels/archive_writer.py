@@ -17,7 +17,7 @@ from build_tools.parallel import require_running
 from build_tools.wheels import zip_format as fmt
 from build_tools.wheels.archive import Archive
 from build_tools.wheels.deflate import deflate, deflater
-from build_tools.wheels.member import FACTS, Member
+from build_tools.wheels.member import LAYOUT, Member
 from build_tools.wheels.zip_format import Entry
 
 _STEP = 64 << 20
@@ -61,8 +61,8 @@ class ArchiveWriter:
 
     def keep(self, archive: Archive, member: Member, name: str) -> None:
         """Take ``member`` over under ``name``, its compressed bytes as they are."""
-        size, compressed, header, data, crc, time, external, internal, made_by, needed, method, clean = FACTS.unpack(
-            member.facts
+        size, compressed, header, data, crc, time, external, internal, made_by, needed, method, clean = LAYOUT.unpack(
+            member.packed
         )
         self._central += fmt.pack_central(
             name, self._position, size, compressed, crc, time, external, internal, made_by, needed, method

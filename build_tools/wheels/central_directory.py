@@ -12,12 +12,13 @@ from build_tools.wheels import zip_format as fmt
 from build_tools.wheels.end_record import ReadAt, read_end, read_whole
 from build_tools.wheels.finding import Finding, Findings
 from build_tools.wheels.limits import LIMITS, Limits
-from build_tools.wheels.member import Member, pack_facts
+from build_tools.wheels.member import LAYOUT, Member
 from build_tools.wheels.zip_format import DEFLATED, LIMIT_32, LOCAL_SIGNATURE, STORED, UTF8, Entry, is_symlink_mode
 
-_WINDOW = 16384
-_NEAR = 1024
-"""Where the last local header is not farther away, this many more bytes are read, as they hold the next ones too."""
+_WINDOW = 16 << 10
+"""Bytes that are read at once where headers stand close together."""
+_NEAR = 1 << 10
+"""Bytes between two local headers up to which they stand close together."""
 _USUAL_VERSIONS = (10, 20)
 
 
@@ -42,6 +43,7 @@ class CentralDirectory:
         self._extra_left = size
         self._window = b""
         self._window_at = 0
+        self._last = -_NEAR
         self.members: list[Member] = []
         self.by_name: dict[str, Member] = {}
         self.special: list[Member] = []
@@ -78,7 +80,7 @@ class CentralDirectory:
     def _read_members(self, central: bytes, entries: int, central_start: int, shift: int) -> None:
         position = expected = 0
         in_order = True
-        # Where members end that have more behind them than their data.
+        # Where members end that were looked at closely: a data descriptor may follow the data.
         ends: dict[int, int] = {}
         while position + fmt.CENTRAL.size <= len(central) and central.startswith(fmt.CENTRAL_SIGNATURE, position):
             fields = fmt.CENTRAL.unpack_from(central, position)
@@ -93,10 +95,12 @@ class CentralDirectory:
             if found is None:
                 extra = central[start + name_length : start + name_length + extra_length]
                 found = self._read_member(fields, raw_name, extra, shift)
-                if found[0].is_symlink or (found[0].is_dir and found[0].size):
-                    self.special.append(found[0])
-                ends[len(self.members)] = found[2]
-            member, begin, end = found
+                member, begin, end = found
+                if member.is_symlink or (member.is_dir and member.size):
+                    self.special.append(member)
+                ends[len(self.members)] = end
+            else:
+                member, begin, end = found
             in_order = in_order and begin == expected
             expected = end
             if member.name in self.by_name:
@@ -147,17 +151,18 @@ class CentralDirectory:
         end = data_offset + compressed
         if end > self._size or not self._stands_at(offset, header):
             return None
-        facts = pack_facts(
+        packed = LAYOUT.pack(
             size, compressed, offset, data_offset, crc, time, external, internal, made_by, needed, method, True
         )
-        return Member(name, facts), offset, end
+        return Member(name, packed), offset, end
 
     def _stands_at(self, offset: int, header: bytes) -> bool:
         """Whether the bytes at ``offset`` are these."""
         at = offset - self._window_at
         if at < 0 or at + len(header) > len(self._window):
-            length = _WINDOW if 0 <= at < _NEAR else len(header)
+            length = _WINDOW if 0 <= offset - self._last < _NEAR else len(header)
             self._window, self._window_at, at = self._read_at(offset, length), offset, 0
+        self._last = offset
         return self._window.startswith(header, at)
 
     def _read_member(

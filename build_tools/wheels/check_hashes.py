@@ -1,8 +1,9 @@
 """Every digest and CRC of a wheel, on all cores and in bounded memory.
 
-Members are shared out among threads, the longest first; of one that is long, a second thread sums
-what the first inflates, so that a wheel of one member is read by two cores as well. zlib and
-hashlib let go of the interpreter while they work. The findings do not depend on the threads.
+Long members are shared out one by one, the longest first; small ones are one share, read by one thread. Of one that is
+longer than a core's share of the whole, a second thread sums what the first inflates, so that a wheel of one member is
+read by two cores as well. zlib and hashlib let go of the interpreter while they work. The findings do not depend on the
+threads.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextvars import copy_context
 from itertools import islice
 from queue import Queue
-from threading import Event, Thread
+from threading import Event, Semaphore, Thread
 
 from build_tools.errors import WheelError
 from build_tools.parallel import cores
@@ -29,9 +30,11 @@ MAX_WORKERS = 8
 _BATCH = 4
 """Pieces that go to the second thread at a time: to wake it for each one costs a tenth."""
 _QUEUED = 2
+"""Batches that may wait for the second thread."""
 _LONG = 4 << 20
-"""From here on a member gets a second thread, where it is more than one core's share: the thread costs a tenth."""
+"""Bytes of a member from which a second thread sums it, where it is also more than one worker's share of the whole."""
 _SMALL = 16 << 10
+"""Bytes below which members are read by one thread, all together."""
 _PER_MEMBER = 4 << 10
 """Bytes that take as long to inflate as all else that is done for a member."""
 _ALWAYS = 1 << 30
@@ -63,7 +66,7 @@ def check_hashes(wheel: Wheel, *, workers: int | None = None, inflater: Inflater
         return [Finding("limit-exceeded", message)]
     stop = Event()
     workers = min(workers or cores(), MAX_WORKERS)
-    sums = _Sums(wheel, inflater or fastest(), stop, max(_LONG, total // workers))
+    sums = _Sums(wheel, inflater or fastest(), stop, max(_LONG, total // workers), max(1, workers // 2))
     found: dict[int, list[Finding]] = {}
     shares = _shares(members)
 
@@ -124,11 +127,13 @@ def _shares(members: list[Member]) -> list[list[int]]:
 class _Sums:
     """Compares members of one archive with its RECORD; one object serves all threads."""
 
-    def __init__(self, wheel: Wheel, inflater: Inflater, stop: Event, long: int) -> None:
+    def __init__(self, wheel: Wheel, inflater: Inflater, stop: Event, long: int, pairs: int) -> None:
         self._archive = wheel.archive
         self._inflater = inflater
         self._stop = stop
         self._long = long
+        # Two threads take the cores, and the memory, of two: no more members have them than there are pairs.
+        self._pairs = Semaphore(pairs)
         self._digests: dict[str, str] = {}
         for row in wheel.record or ():
             member = wheel.archive.by_name.get(row.path)
@@ -139,6 +144,7 @@ class _Sums:
         """What is wrong with the data of ``member``."""
         listed = self._digests.get(member.name, "")
         algorithm = listed.partition("=")[0]
+        # By its own name: `hashlib.new` looks the algorithm up in OpenSSL each time, which takes four times as long.
         digest = getattr(hashlib, algorithm)() if algorithm in DIGEST_SIZES else None
         crc = 0
 
@@ -150,7 +156,7 @@ class _Sums:
 
         pieces = self._archive.pieces(member, self._inflater, PIECE)
         try:
-            self._feed(pieces, add, overlap=member.size > self._long)
+            self._feed(pieces, add, long=member.size > self._long)
         except WheelError as error:
             return [Finding("zip-data", error.reason, member.name)]
         findings = []
@@ -162,13 +168,19 @@ class _Sums:
                 findings.append(Finding("record-digest", f"RECORD says {listed}, the file has {text}", member.name))
         return findings
 
-    def _feed(self, pieces: Iterator[bytes], add: Callable[[bytes], None], *, overlap: bool) -> None:
-        """Give every piece to ``add``, in a thread of its own where they ``overlap``."""
-        if not overlap:
-            for piece in pieces:
-                self._check_running()
-                add(piece)
+    def _feed(self, pieces: Iterator[bytes], add: Callable[[bytes], None], *, long: bool) -> None:
+        """Give every piece to ``add``; of a ``long`` member in a thread of its own, where one more may be."""
+        if long and self._pairs.acquire(blocking=False):
+            try:
+                self._feed_apart(pieces, add)
+            finally:
+                self._pairs.release()
             return
+        for piece in pieces:
+            self._check_running()
+            add(piece)
+
+    def _feed_apart(self, pieces: Iterator[bytes], add: Callable[[bytes], None]) -> None:
         queue: Queue[list[bytes]] = Queue(_QUEUED)
         failed: list[BaseException] = []
 

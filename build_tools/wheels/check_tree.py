@@ -47,8 +47,8 @@ def _check_members(wheel: Wheel, found: Findings) -> None:
     anywhere = platforms == ("any",)
     for member in wheel.archive.members:
         name = member.name
-        if stat.S_IFMT(member.entry.mode) not in _TYPES:
-            found.add("zip-file-type", f"its mode {member.entry.mode:#o} is that of no file, folder or symlink", name)
+        if stat.S_IFMT(member.mode) not in _TYPES:
+            found.add("zip-file-type", f"its mode {member.mode:#o} is that of no file, folder or symlink", name)
         if windows and is_reserved(name):
             found.add("zip-reserved-name", "Windows cannot have a file of this name", name)
         if anywhere and is_extension_module(name):

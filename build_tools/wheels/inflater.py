@@ -1,7 +1,7 @@
-"""The program that inflates and sums: zlib, or a faster one that is installed.
+"""What inflates and what computes CRCs: zlib, or faster modules where they are installed.
 
-python-isal and zlib-ng give the same bytes in half the time. Neither is needed, and none is
-imported before data is read by the gigabyte. One may inflate and the other sum.
+python-isal and zlib-ng inflate to the same bytes, and faster. Neither is needed, and none is imported before data is
+read by the gigabyte. One may inflate and the other sum.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from typing import Any, NamedTuple
 _INFLATERS = ("isal.isal_zlib", "zlib_ng.zlib_ng")
 """The fastest first."""
 _SUMS = ("zlib_ng.zlib_ng", "isal.isal_zlib")
-"""Here too: after the CRC of isal, SHA-256 takes a third longer on some processors."""
+"""The fastest first; zlib-ng before isal, after whose CRC SHA-256 takes a third longer on some processors."""
 
 
 class Inflater(NamedTuple):
-    """What is needed of one program.
+    """A way to inflate and a way to sum, perhaps of two modules.
 
     Attributes:
         name: the module that inflates.

@@ -9,10 +9,10 @@ from build_tools.wheels.zip_format import Entry, is_symlink_mode
 
 # size, compressed size, header offset, data offset, crc, time+date, external and internal attributes, made by,
 # needed, method, clean
-FACTS = struct.Struct("<4Q3L4H?")
-pack_facts = FACTS.pack
+LAYOUT = struct.Struct("<4Q3L4H?")
 MAX_OFFSET = (1 << 63) - 1
-"""No file is longer; what claims to start behind is as far away as this."""
+"""The largest offset that a file can have: one beyond it is kept as this, and is found to be outside the file."""
+# Where in LAYOUT: size 0, CRC 32, external attributes 40, method 50.
 _SIZE = struct.Struct("<Q")
 _CRC = struct.Struct("<32xL")
 _METHOD = struct.Struct("<50xH")
@@ -24,11 +24,11 @@ class Member(NamedTuple):
 
     Attributes:
         name: its path in the archive.
-        facts: everything else, as :data:`FACTS` packs it: a fifth of what the numbers would take as objects.
+        packed: everything else, as :data:`LAYOUT` packs it: a fifth of what the numbers would take as objects.
     """
 
     name: str
-    facts: bytes
+    packed: bytes
 
     @classmethod
     def of(cls, entry: Entry, header_offset: int, data_offset: int, *, clean: bool) -> Member:
@@ -41,40 +41,40 @@ class Member(NamedTuple):
             clean: its local header is byte for byte what this tooling writes, with the data right
                 behind it, so header and data can be copied as one.
         """
-        facts = FACTS.pack(
+        packed = LAYOUT.pack(
             entry.size, entry.compressed_size, min(header_offset, MAX_OFFSET), min(data_offset, MAX_OFFSET), entry.crc,
             entry.dos_time, entry.external_attr, entry.internal_attr, entry.made_by, entry.needed, entry.method, clean,
         )  # fmt: skip
-        return cls(entry.name, facts)
+        return cls(entry.name, packed)
 
     @property
     def entry(self) -> Entry:
         """What its central header says."""
-        size, compressed, _, _, crc, time, external, internal, made_by, needed, method, _ = FACTS.unpack(self.facts)
+        size, compressed, _, _, crc, time, external, internal, made_by, needed, method, _ = LAYOUT.unpack(self.packed)
         return Entry(self.name, method, crc, compressed, size, time, made_by, needed, internal, external)
 
     @property
     def size(self) -> int:
         """Its bytes, uncompressed."""
-        size: int = _SIZE.unpack_from(self.facts)[0]
+        size: int = _SIZE.unpack_from(self.packed)[0]
         return size
 
     @property
     def crc(self) -> int:
         """The CRC-32 of its data, uncompressed."""
-        crc: int = _CRC.unpack_from(self.facts)[0]
+        crc: int = _CRC.unpack_from(self.packed)[0]
         return crc
 
     @property
     def method(self) -> int:
         """How it is compressed, as in :class:`~build_tools.wheels.zip_format.Entry`."""
-        method: int = _METHOD.unpack_from(self.facts)[0]
+        method: int = _METHOD.unpack_from(self.packed)[0]
         return method
 
     @property
     def mode(self) -> int:
         """Its Unix mode with the file type, or 0 where the archive holds none."""
-        attributes: int = _ATTRIBUTES.unpack_from(self.facts)[0]
+        attributes: int = _ATTRIBUTES.unpack_from(self.packed)[0]
         return attributes >> 16
 
     @property
@@ -90,24 +90,24 @@ class Member(NamedTuple):
     @property
     def header_offset(self) -> int:
         """Where its local header starts."""
-        offset: int = FACTS.unpack(self.facts)[2]
+        offset: int = LAYOUT.unpack(self.packed)[2]
         return offset
 
     @property
     def data_offset(self) -> int:
         """Where its compressed data starts."""
-        offset: int = FACTS.unpack(self.facts)[3]
+        offset: int = LAYOUT.unpack(self.packed)[3]
         return offset
 
     @property
     def end(self) -> int:
         """Where its compressed data ends."""
-        facts = FACTS.unpack(self.facts)
-        end: int = facts[3] + facts[1]
+        packed = LAYOUT.unpack(self.packed)
+        end: int = packed[3] + packed[1]
         return end
 
     @property
     def clean(self) -> bool:
         """Whether its local header is as this tooling writes it, see :meth:`of`."""
-        clean: bool = FACTS.unpack(self.facts)[-1]
+        clean: bool = LAYOUT.unpack(self.packed)[-1]
         return clean

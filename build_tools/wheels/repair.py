@@ -102,7 +102,7 @@ class Repair:
             digests = {self._digest(member, "sha256") for member in copies}
             if None in digests:
                 continue
-            if len(digests) > 1 or len({member.entry.mode for member in copies}) > 1:
+            if len(digests) > 1 or len({member.mode for member in copies}) > 1:
                 what = "bytes" if len(digests) > 1 else "modes"
                 self.findings.append(
                     Finding("zip-duplicate", f"the member stands {len(copies)} times with other {what}", name)

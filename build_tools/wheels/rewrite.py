@@ -86,7 +86,7 @@ class Rewrite:
         self._items = self._new_items(added)
         changes = [Change("filename", "name", wheel.path.name, self.name.filename)]
         changes += [Change("folder", "dist-info", wheel.dist_info, self.name.dist_info)]
-        if any(self._name_of(item).startswith(f"{self.name.data}/") for item in self._items if wheel.data):
+        if wheel.data and any(self._name_of(item).startswith(f"{self.name.data}/") for item in self._items):
             changes += [Change("folder", "data", folder, self.name.data) for folder in wheel.data]
         for file, (before, after) in headers.items():
             changes += header_changes(file, before, after)
@@ -98,7 +98,7 @@ class Rewrite:
         """The files that go, in the order of the wheel, then those that come or change, in the order of the output."""
         will = {name: WheelFile.of(item.entry, item.row.digest) for name, item in added.items()}
         for old, data in edited.items():
-            row, mode = Row.of(self._rename(old), data), self._wheel.archive.by_name[old].entry.mode
+            row, mode = Row.of(self._rename(old), data), self._wheel.archive.by_name[old].mode
             will[row.path] = WheelFile(mode, len(data), zlib.crc32(data), row.digest)
         if not self._gone and not will:
             return []

@@ -81,13 +81,13 @@ def _write_tree(wheel: Wheel, root: Path) -> None:
             algorithm = rows.get(member.name, "").partition("=")[0]
             digest = hashlib.new(algorithm) if algorithm in DIGEST_SIZES else None
             # A link to nothing cannot be made; what installers make of it is an empty file.
-            if member.entry.is_symlink and member.size:
+            if member.is_symlink and member.size:
                 data = archive.read(member, member.size)
                 links.append((member.name, data.decode()))
                 if digest:
                     digest.update(data)
             else:
-                fd = tree.open_file(member.name, executable=bool(member.entry.mode & 0o111))
+                fd = tree.open_file(member.name, executable=bool(member.mode & 0o111))
                 try:
                     for chunk in archive.chunks(member):
                         write_all(fd, chunk)

@@ -76,11 +76,6 @@ class Entry(NamedTuple):
         """The Unix mode with its file type, or 0 where the archive holds none."""
         return self.external_attr >> 16
 
-    @property
-    def is_symlink(self) -> bool:
-        """Whether its mode says that its data is the target of a symlink."""
-        return is_symlink_mode(self.mode)
-
 
 def is_symlink_mode(mode: int) -> bool:
     """Whether a Unix mode is that of a symlink."""
