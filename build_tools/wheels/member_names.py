@@ -120,6 +120,8 @@ def _are_plain(names: list[str]) -> bool:
         parent = folder
         while (parent := parent.rpartition("/")[0]) not in folders:
             folders.add(parent)
+        if len(folders) > len(names) + MAX_DEPTH:  # in time and memory the square of their depth
+            return False
     # The folder at the top is called "", as no member is.
     if not folders.isdisjoint(names):
         return False

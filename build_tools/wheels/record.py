@@ -108,7 +108,7 @@ class Record:
         own_row = f"{own},,{line_end}".encode()
         if lines > limit or not data.endswith(b"\n") or {data.count(b"\r"), data.count(b"\r\n")} != {returns}:
             return None
-        if own not in members or not (data.startswith(own_row) or b"\n" + own_row in data):
+        if own not in members or "," in own or '"' in own or not (data.startswith(own_row) or b"\n" + own_row in data):
             return None
         listed: set[str] = {own}
         rows = 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -151,6 +152,13 @@ def test_a_zip64_record_that_is_broken_does_not_hide_members_that_need_none(brok
     found = codes(wheel)
     assert "metadata-version-field" in found
     assert found & {"zip-truncated", "zip-header-mismatch"}
+
+
+@pytest.mark.parametrize("offset", [2**63 - 20, 2**63, 2**64 - 1])
+def test_a_member_that_starts_farther_than_any_file_reaches_is_found(offset: int, tmp_path: Path) -> None:
+    far = Member(offset=0xFFFFFFFF, extra=struct.pack("<HHQ", 1, 8, offset))
+    findings = check_wheel(make_wheel(tmp_path, files={**PACKAGE, "demo/far.py": far}), hashes=True)
+    assert f"demo/far.py: no local header at byte {offset} [zip-header-mismatch]" in map(str, findings)
 
 
 def test_what_is_invalid_in_a_record_that_is_no_utf_8_is_found(tmp_path: Path) -> None:

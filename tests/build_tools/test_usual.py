@@ -6,6 +6,7 @@ import os
 import struct
 import subprocess
 import sys
+import tracemalloc
 import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -74,6 +75,15 @@ class TestNames:
         names[at] = odd
         assert "zip-unsafe-name" in [finding.code for finding in member_names.check_names(names)]
 
+    def test_that_are_deep_take_no_memory_for_each_of_their_folders(self) -> None:
+        names = [f"{number}/" + "x/" * 120 + "x" for number in range(3000)]
+        tracemalloc.start()
+        try:
+            assert member_names.check_names(names) == []
+            assert tracemalloc.get_traced_memory()[1] < 10 << 20
+        finally:
+            tracemalloc.stop()
+
     def test_of_a_usual_wheel_are_told_in_batches(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(member_names, "is_unsafe", None)
         names = ["demo/__init__.py", "demo/Makefile", "demo/d/", OWN]
@@ -104,6 +114,15 @@ class TestRecord:
         record = end.join([*rows, *odd]) + tail
         files = {name: data for name, data in FILES.items() if comma or "," not in name}
         wheel = make_wheel(tmp_path, files=files, omit=["METADATA", "WHEEL"], record=record)
+        quick, close = self.told(wheel)
+        assert quick == close
+
+    @pytest.mark.parametrize("dist_info", ["de,mo-1.0.dist-info", '"demo-1.0.dist-info', 'demo-1.0".dist-info'])
+    def test_whose_own_row_is_none_is_read_as_row_by_row(self, dist_info: str, tmp_path: Path) -> None:
+        record = f"demo/a.py,{digest(b'x')},1\n{dist_info}/RECORD,,\n"
+        wheel = make_wheel(
+            tmp_path, dist_info=dist_info, files={"demo/a.py": "x"}, omit=["METADATA", "WHEEL"], record=record
+        )
         quick, close = self.told(wheel)
         assert quick == close
 
