@@ -44,7 +44,7 @@ class Archive:
         self.members = directory.members
         self._found = directory.found
         self.by_name = directory.by_name
-        self._check_names(directory.special)
+        self._check_names(directory.odd)
 
     @classmethod
     def open(cls, path: str | os.PathLike[str], limits: Limits = LIMITS) -> Self:
@@ -207,11 +207,11 @@ class Archive:
     def _find(self, code: str, message: str, member: str) -> None:
         self._found.add(code, message, member)
 
-    def _check_names(self, special: list[Member]) -> None:
+    def _check_names(self, odd: list[Member]) -> None:
         self._found.extend(check_names([member.name for member in self.members]))
         links: dict[str, str] = {}
         count = 0
-        for member in special:
+        for member in odd:
             if member.is_dir and member.size:
                 self._find("zip-name-conflict", f"a folder, yet it holds {member.size} bytes", member.name)
             if member.is_symlink:

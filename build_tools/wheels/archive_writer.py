@@ -65,7 +65,7 @@ class ArchiveWriter:
             member.packed
         )
         self._central += fmt.pack_central(
-            name, self._position, size, compressed, crc, time, external, internal, made_by, needed, method
+            name, self._position, made_by, needed, method, time, crc, compressed, size, internal, external
         )
         self._entries += 1
         if not clean or member.name != name:

@@ -28,7 +28,7 @@ class CentralDirectory:
     Attributes:
         members: in the order of the directory.
         by_name: each by its name; of several with one name, the last.
-        special: those that are symlinks, or folders that hold data.
+        odd: those that are symlinks, or folders that hold data.
 
     Args:
         read_at: gives up to so many bytes (second argument) from an offset (first).
@@ -46,7 +46,7 @@ class CentralDirectory:
         self._last = -_NEAR
         self.members: list[Member] = []
         self.by_name: dict[str, Member] = {}
-        self.special: list[Member] = []
+        self.odd: list[Member] = []
         self.found = Findings()
         self._find = self.found.add
         self._read()
@@ -97,7 +97,7 @@ class CentralDirectory:
                 found = self._read_member(fields, raw_name, extra, shift)
                 member, begin, end = found
                 if member.is_symlink or (member.is_dir and member.size):
-                    self.special.append(member)
+                    self.odd.append(member)
                 ends[len(self.members)] = end
             else:
                 member, begin, end = found

@@ -12,7 +12,7 @@ from build_tools.wheels.limits import MAX_DEPTH, MAX_NAME, MAX_PART
 _UNSAFE = re.compile(r"[\x00-\x1f\x7f-\x9f\\\u2028\u2029]|\A/|\A[A-Za-z]:|//|[ .](?:/|\Z)|\A\Z")
 # As texts: what few runs ask for is compiled when they do.
 _NO_TARGET = r"\A/|\A[A-Za-z]:|[\\\0]"
-_TROUBLES = ("\n\n", "\n/", "//", "./", " /", ".\n", " \n")
+_FAULTY = ("\n\n", "\n/", "//", "./", " /", ".\n", " \n")
 """What a list of names, one a line, holds where one is empty, absolute or has a part that :data:`_UNSAFE` finds."""
 _BATCH = 1024
 _MAX_HOPS = 40
@@ -73,7 +73,7 @@ def check_names(names: Iterable[str]) -> list[Finding]:
         names: every member, folders with their ``/``; symlinks count as files.
     """
     names = list(names)
-    if _are_plain(names):
+    if _are_faultless(names):
         return []
     found = Findings()
     find = found.add
@@ -99,7 +99,7 @@ def check_names(names: Iterable[str]) -> list[Finding]:
     return found.all()
 
 
-def _are_plain(names: list[str]) -> bool:
+def _are_faultless(names: list[str]) -> bool:
     """Whether these names are short, printable ASCII and for certain without fault; told by whole batches.
 
     ``False`` says nothing: then each name is looked at by itself.
@@ -113,7 +113,7 @@ def _are_plain(names: list[str]) -> bool:
             return False
         # Printable, so each line is one name.
         lines = "\n" + "\n".join(batch) + "\n"
-        if any(trouble in lines for trouble in _TROUBLES):
+        if any(trouble in lines for trouble in _FAULTY):
             return False
     folders = {name.rpartition("/")[0] for name in names}
     for folder in list(folders):

@@ -90,7 +90,9 @@ class Record:
         return record
 
     @classmethod
-    def read(cls, data: bytes, members: Mapping[str, Member], own: str, limit: int = LIMITS.rows) -> Self | None:
+    def parse_faultless(
+        cls, data: bytes, members: Mapping[str, Member], own: str, limit: int = LIMITS.rows
+    ) -> Self | None:
         """The rows of a RECORD with which nothing is wrong, neither by itself nor beside ``members``.
 
         It looks for the usual alone: a row with sha256 and a size for each file, one for RECORD itself. ``None``

@@ -278,7 +278,7 @@ class Wheel:
         members, own, limit = self.archive.by_name, self.member("RECORD"), self.archive.limits.rows
         signatures = [signature for signature in map(self.member, SIGNATURES) if signature in members]
         if not any(finding.code == "zip-unsafe-name" for finding in self.findings):
-            self.record = Record.read(data, members, own, limit)
+            self.record = Record.parse_faultless(data, members, own, limit)
         if self.record is None:
             self.record, findings = Record.parse(data, own, limit)
             self._found.extend(findings)

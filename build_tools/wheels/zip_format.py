@@ -105,16 +105,19 @@ def pack_local(name: str, needed: int, method: int, dos_time: int, crc: int, com
 def central_header(entry: Entry, offset: int) -> bytes:
     """The clean central header of ``entry``, whose local header stands at ``offset``."""
     return pack_central(
-        entry.name, offset, entry.size, entry.compressed_size, entry.crc, entry.dos_time, entry.external_attr,
-        entry.internal_attr, entry.made_by, entry.needed, entry.method,
+        entry.name, offset, entry.made_by, entry.needed, entry.method, entry.dos_time, entry.crc,
+        entry.compressed_size, entry.size, entry.internal_attr, entry.external_attr,
     )  # fmt: skip
 
 
 def pack_central(
-    name: str, offset: int, size: int, compressed_size: int, crc: int, dos_time: int, external_attr: int,
-    internal_attr: int, made_by: int, needed: int, method: int,
+    name: str, offset: int, made_by: int, needed: int, method: int, dos_time: int, crc: int, compressed_size: int,
+    size: int, internal_attr: int, external_attr: int,
 ) -> bytes:  # fmt: skip
-    """A clean central header from its numbers, as in :class:`Entry`, and the place of its local header."""
+    """A clean central header from the place of its local header and its numbers, in the order of the format.
+
+    By their places, as each member of a large archive comes here.
+    """
     raw, flags = _encode(name)
     extra = b""
     if size >= LIMIT_32 or compressed_size >= LIMIT_32 or offset >= LIMIT_32:

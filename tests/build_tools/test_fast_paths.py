@@ -44,8 +44,8 @@ def closely() -> Iterator[None]:
     """Every header, name and row is looked at by itself."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(CentralDirectory, "_usual_member", lambda *_: None)
-        patch.setattr(member_names, "_are_plain", lambda _: False)
-        patch.setattr(Record, "read", lambda *_: None)
+        patch.setattr(member_names, "_are_faultless", lambda _: False)
+        patch.setattr(Record, "parse_faultless", lambda *_: None)
         yield
 
 
@@ -149,7 +149,7 @@ class TestRecord:
 
 def members(data: bytes) -> tuple[list[Member], list[Member], list[Finding]]:
     directory = CentralDirectory(lambda offset, length: data[offset : offset + length], len(data))
-    return directory.members, directory.special, directory.findings
+    return directory.members, directory.odd, directory.findings
 
 
 class TestHeaders:
@@ -164,9 +164,9 @@ class TestHeaders:
 
     def test_of_a_clean_wheel_are_told_at_once(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(CentralDirectory, "_read_member", None)
-        found, special, findings = members(small_wheel(tmp_path, "clean").read_bytes())
+        found, odd, findings = members(small_wheel(tmp_path, "clean").read_bytes())
         assert len(found) == 6
-        assert special == findings == []
+        assert odd == findings == []
 
     def test_in_another_order_than_their_data_are_no_fault(self, tmp_path: Path) -> None:
         data = small_wheel(tmp_path, "clean").read_bytes()
