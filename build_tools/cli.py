@@ -76,6 +76,8 @@ def entry_point() -> NoReturn:
     except KeyboardInterrupt:  # before main listens, or while it tells of another end
         Console().error([_INTERRUPTED])
         code = COULD_NOT
+    if hasattr(signal, "setitimer"):  # an interrupt that was to come again comes too late
+        signal.setitimer(signal.ITIMER_REAL, 0)
     for number in heard:  # all is done, and whoever reads the output may keep this waiting for ever
         signal.signal(number, signal.SIG_DFL)
     for stream in (sys.stdout, sys.stderr):

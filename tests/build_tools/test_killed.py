@@ -249,3 +249,21 @@ def test_an_interrupt_inside_a_callback_of_the_interpreter_is_not_lost() -> None
     start = "from build_tools import cli\ncli.main = main\ncli.entry_point()"
     run = python(f"signal.signal(signal.SIGINT, signal.default_int_handler)\n{command}{start}")
     assert (run.returncode, run.stderr) == (7, "")
+
+
+def test_an_interrupt_inside_the_last_callback_of_all_comes_too_late() -> None:
+    command = (
+        "class Last:\n"
+        f"    def __del__(self): {_KILL}; time.sleep(0)\n"
+        "class Slow:\n"
+        "    def flush(self): time.sleep(0.5)\n"
+        "def main(argv):\n"
+        "    sys.stdout = Slow()\n"
+        "    Last()\n"
+        "    return 7\n"
+        "setitimer = signal.setitimer\n"
+        "signal.setitimer = lambda which, seconds: setitimer(which, seconds and 0.2)\n"
+    )
+    start = "from build_tools import cli\ncli.main = main\ncli.entry_point()"
+    run = python(f"signal.signal(signal.SIGINT, signal.default_int_handler)\n{command}{start}")
+    assert (run.returncode, run.stderr) == (7, "")
