@@ -27,7 +27,7 @@ def select_files(paths: Iterable[str | os.PathLike[str]], endings: Sequence[str]
     found: dict[str, Path] = {}
     for given in paths:
         path = Path(given)
-        if _attempt(path.is_dir, otherwise=False):
+        if _unless_refused(path.is_dir, otherwise=False):
             inside = _files_of(path, endings)
         elif any(letter in os.fspath(given) for letter in "*?[") and not os.path.lexists(path):
             raise MissingFileError(f"the pattern {os.fspath(given)!r} matches no file")
@@ -43,13 +43,13 @@ def _files_of(folder: Path, endings: Sequence[str]) -> list[Path]:
         names = sorted(name for name in os.listdir(folder) if name.endswith(tuple(endings)) and name[0] != ".")
     except OSError as error:
         raise FileError.of("read", folder, error) from error
-    files = [folder / name for name in names if _attempt((folder / name).is_file, otherwise=True)]
+    files = [folder / name for name in names if _unless_refused((folder / name).is_file, otherwise=True)]
     if not files:
         raise FileError(f"the folder {str(folder)!r} holds no file that ends in {' or '.join(endings)}")
     return files
 
 
-def _attempt(look: Callable[[], bool], *, otherwise: bool) -> bool:
+def _unless_refused(look: Callable[[], bool], *, otherwise: bool) -> bool:
     """What a look at a path says; where the system refuses it, the path is for its reader to complain of."""
     try:
         return look()
