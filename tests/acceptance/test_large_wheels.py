@@ -16,7 +16,7 @@ import pytest
 
 from build_tools.wheels import WheelEdit, check_wheel, repack
 from tests.acceptance.judges import PIP, UV, ZIPFILE
-from tests.build_tools.wheel_factory import digest, metadata_text, record_text, wheel_text
+from tests.build_tools.wheel_factory import digest, metadata_text, record_text, wheel_text, wide_wheel
 
 pytestmark = pytest.mark.slow
 
@@ -83,22 +83,6 @@ def sparse_wheel(folder: Path) -> Path:
             + locator
             + struct.pack("<4s4H2LH", b"PK\5\6", 0, 0, count, count, len(central), 0xFFFFFFFF, 0)
         )
-    return wheel
-
-
-def wide_wheel(folder: Path, members: int) -> Path:
-    """A wheel with so many members, as zipfile writes it."""
-    wheel = folder / "demo-1.0-py3-none-any.whl"
-    folder.mkdir()
-    files = {f"demo/d{number // 1000}/f{number}.txt": b"" for number in range(members - 3)}
-    files |= {f"{INFO}/METADATA": metadata_text().encode(), f"{INFO}/WHEEL": wheel_text().encode()}
-    rows = [[name, digest(data), str(len(data))] for name, data in files.items()]
-    files[f"{INFO}/RECORD"] = record_text([*rows, [f"{INFO}/RECORD", "", ""]]).encode()
-    with zipfile.ZipFile(wheel, "w") as archive:
-        for name, data in files.items():
-            info = zipfile.ZipInfo(name)
-            info.external_attr = 0o100644 << 16
-            archive.writestr(info, data)
     return wheel
 
 

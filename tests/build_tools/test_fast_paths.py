@@ -22,9 +22,8 @@ from build_tools.wheels.finding import Finding
 from build_tools.wheels.member import Member
 from build_tools.wheels.record import Record
 from build_tools.wheels.wheel import Wheel
-from tests.acceptance.test_large_wheels import wide_wheel
 from tests.build_tools.damage import FORMS, damaged, small_wheel
-from tests.build_tools.wheel_factory import PACKAGE, digest, make_wheel
+from tests.build_tools.wheel_factory import PACKAGE, digest, make_wheel, wide_wheel
 from tests.build_tools.wheel_reader import read_right
 
 OWN = "demo-1.0.dist-info/RECORD"

@@ -22,7 +22,7 @@ from build_tools.wheels.index_pages import encode_path
 from build_tools.wheels.rules import RULES
 from tests.build_tools.broken_wheels import BROKEN, Broken
 from tests.build_tools.command_line import te_wheel
-from tests.build_tools.test_sdist import make_sdist
+from tests.build_tools.sdist_factory import make_sdist
 from tests.build_tools.tiny_project import CHECKOUT
 from tests.build_tools.wheel_factory import STORED, Archive, make_wheel, metadata_text
 

@@ -12,7 +12,7 @@ from build_tools.errors import FileError
 from build_tools.pins import Pin, read_pins
 from build_tools.wheels.name import normalize_name
 from tests.build_tools.command_line import te_wheel
-from tests.build_tools.test_sdist import make_sdist
+from tests.build_tools.sdist_factory import make_sdist
 from tests.build_tools.wheel_factory import make_wheel
 
 NUMBERS = st.integers(0, 10**9)

@@ -9,19 +9,7 @@ import pytest
 
 from build_tools.errors import BuildError, FileError
 from build_tools.sdist import Sdist, read_sdist, settle_sdist, unpack_sdist
-
-FILES = {"demo-1.0/PKG-INFO": "Metadata-Version: 2.1\nName: Demo\nVersion: 1.0\n\n", "demo-1.0/demo.py": "VALUE = 1\n"}
-
-
-def make_sdist(folder: Path, files: dict[str, str] = FILES, *, mtime: float = 1.5, mode: int = 0o644) -> Path:
-    folder.mkdir(exist_ok=True)
-    path = folder / "demo-1.0.tar.gz"
-    with tarfile.open(path, "w:gz", format=tarfile.PAX_FORMAT) as archive:
-        for name, text in files.items():
-            info = tarfile.TarInfo(name)
-            info.size, info.mtime, info.mode, info.uname, info.uid = len(text.encode()), mtime, mode, "somebody", 1000
-            archive.addfile(info, io.BytesIO(text.encode()))
-    return path
+from tests.build_tools.sdist_factory import FILES, make_sdist
 
 
 class TestRead:
@@ -109,7 +97,7 @@ class TestUnpack:
         finally:
             os.umask(before)
         assert top == tmp_path / "out" / "demo-1.0"
-        facts = (top / "demo.py").stat()
+        facts = (top / "pyproject.toml").stat()
         assert (facts.st_mode & 0o777, facts.st_mtime) == (0o755, 315532800)
 
     def test_nothing_lands_outside(self, tmp_path: Path) -> None:

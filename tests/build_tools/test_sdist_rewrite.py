@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 import tarfile
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,36 +15,8 @@ from build_tools.errors import EditError, FileError, WheelError
 from build_tools.sdist_rewrite import repack_sdist
 from build_tools.wheels import WheelEdit
 from tests.build_tools.command_line import te_wheel
+from tests.build_tools.sdist_factory import EGG, FILES, INFO, make_sdist
 from tests.build_tools.wheel_factory import make_wheel
-
-INFO = "Metadata-Version: 2.1\nName: Demo\nVersion: 1.0\nRequires-Dist: demo[gpu]; extra == 'all'\n\nName: x\n"
-EGG = "demo-1.0/src/demo.egg-info"
-FILES = {
-    "demo-1.0/PKG-INFO": INFO,
-    "demo-1.0/pyproject.toml": "[project]\nname = 'demo'\nversion = '1.0'\n",
-    "demo-1.0/src/demo/__init__.py": "__version__ = '1.0'\n",
-    f"{EGG}/PKG-INFO": INFO,
-    f"{EGG}/SOURCES.txt": "pyproject.toml\nsrc/demo/__init__.py\nsrc/demo.egg-info/PKG-INFO\nsrc/demo.egg-info2/x\n",
-    "demo-1.0/vendor/other.egg-info/PKG-INFO": INFO.replace("Demo", "other"),
-}
-
-
-def make_sdist(
-    folder: Path,
-    files: dict[str, str] = FILES,
-    *,
-    name: str = "demo-1.0.tar.gz",
-    also: Callable[[tarfile.TarFile], None] = lambda archive: None,
-) -> Path:
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / name
-    with tarfile.open(path, "w:gz", format=tarfile.PAX_FORMAT) as archive:
-        for number, (member, text) in enumerate(files.items()):
-            info = tarfile.TarInfo(member)
-            info.size, info.mtime, info.mode, info.uid, info.uname = len(text), 1.5 + number, 0o755, 1000, "somebody"
-            archive.addfile(info, io.BytesIO(text.encode()))
-        also(archive)
-    return path
 
 
 def read(path: Path) -> dict[str, str]:

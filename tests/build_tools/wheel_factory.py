@@ -14,6 +14,7 @@ import base64
 import csv
 import hashlib
 import io
+import zipfile
 from collections.abc import Callable, Collection, Iterable, Mapping
 from itertools import product
 from pathlib import Path
@@ -51,6 +52,7 @@ __all__ = [
     "record_text",
     "symlink",
     "wheel_text",
+    "wide_wheel",
 ]
 
 Content = bytes | str | Member
@@ -121,6 +123,23 @@ def make_wheel(
     folder.mkdir(parents=True, exist_ok=True)
     target.write_bytes(write_zip(members, archive))
     return target
+
+
+def wide_wheel(folder: Path, members: int) -> Path:
+    """A wheel with so many members, as zipfile writes it."""
+    wheel = folder / "demo-1.0-py3-none-any.whl"
+    folder.mkdir(parents=True, exist_ok=True)
+    info = "demo-1.0.dist-info"
+    files = {f"demo/d{number // 1000}/f{number}.txt": b"" for number in range(members - 3)}
+    files |= {f"{info}/METADATA": metadata_text().encode(), f"{info}/WHEEL": wheel_text().encode()}
+    rows = [[name, digest(data), str(len(data))] for name, data in files.items()]
+    files[f"{info}/RECORD"] = record_text([*rows, [f"{info}/RECORD", "", ""]]).encode()
+    with zipfile.ZipFile(wheel, "w") as archive:
+        for name, data in files.items():
+            member = zipfile.ZipInfo(name)
+            member.external_attr = 0o100644 << 16
+            archive.writestr(member, data)
+    return wheel
 
 
 def metadata_text(
