@@ -6,13 +6,12 @@ Threads, not processes: what takes long here (copying, inflating, hashing) leave
 from __future__ import annotations
 
 import errno
-import io
 import os
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from contextvars import ContextVar
 from functools import partial
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 from build_tools.errors import FileError, ReleaseError
 
@@ -41,38 +40,6 @@ def require_running() -> None:
         raise Stopped
 
 
-class InputFile(io.FileIO):
-    """A file to read, no further once the run of its thread has ended; what fails is a :class:`FileError` of its name.
-
-    Args:
-        path: what it is called.
-        fd: where it is open already; closed with this.
-
-    Raises:
-        FileError: it cannot be opened.
-    """
-
-    def __init__(self, path: str | os.PathLike[str], fd: int | None = None) -> None:
-        self._path = path
-        try:
-            super().__init__(os.fspath(path) if fd is None else fd)
-        except OSError as error:
-            raise FileError.of("read", path, error) from error
-
-    def readinto(self, buffer: Any, /) -> int | None:
-        """As of any file.
-
-        Raises:
-            FileError: it cannot be read.
-            Stopped: as :func:`require_running`.
-        """
-        require_running()
-        try:
-            return super().readinto(buffer)
-        except OSError as error:
-            raise FileError.of("read", self._path, error) from error
-
-
 def cores() -> int:
     """How many cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -83,15 +50,19 @@ def in_order(
     inputs: Sequence[S],
     jobs: int | None = None,
     *,
+    name: Callable[[S], str] = str,
     on_error: Callable[[], None] = lambda: None,
 ) -> Generator[tuple[S, T | ReleaseError], None, None]:
     """Each input with what ``function`` makes of it, or with the error that it ends in.
+
+    An ``OSError`` or a ``MemoryError`` costs its own input alone: it becomes a :class:`FileError` that names the input.
 
     Args:
         function: what to do; it may raise.
         inputs: what to do it for.
         jobs: how many inputs are worked on at once; ``None``: one on each core. With 1 no thread is started; where
             the system has no more threads to give, there are fewer.
+        name: what an input is called in such an error; as it is, where the inputs are paths.
         on_error: called before what runs is waited for because of an error, to make it end sooner; what calls
             :func:`require_running` does so by itself.
 
@@ -102,15 +73,21 @@ def in_order(
     """
     jobs = min(jobs or cores(), len(inputs))
     if jobs > 1:
-        yield from _on_threads(function, inputs, jobs, on_error)
+        yield from _on_threads(function, inputs, jobs, name, on_error)
         return
     for item in inputs:
-        yield item, _outcome(function, item)
+        yield item, _outcome(function, item, name)
 
 
 def _on_threads(
-    function: Callable[[S], T], inputs: Sequence[S], jobs: int, on_error: Callable[[], None]
+    function: Callable[[S], T],
+    inputs: Sequence[S],
+    jobs: int,
+    name: Callable[[S], str],
+    on_error: Callable[[], None],
 ) -> Generator[tuple[S, T | ReleaseError], None, None]:
+    # Not ThreadPoolExecutor: where no thread can be started it raises and leaves work queued; here there are fewer
+    # threads, or none.
     from queue import SimpleQueue
     from threading import Event, Thread
 
@@ -121,7 +98,7 @@ def _on_threads(
         _stop.set(stop)
         while (task := tasks.get()) is not None and not stop.is_set():
             item, answer = task
-            answer.put(_attempt(function, item))
+            answer.put(_attempt(function, item, name))
 
     def wait() -> None:
         for thread in team:
@@ -143,7 +120,7 @@ def _on_threads(
                 running.append((waiting.popleft(), SimpleQueue()))
                 tasks.put(running[-1])
             item, answer = running.popleft()
-            yield item, answer.get()() if team else _outcome(function, item)
+            yield item, answer.get()() if team else _outcome(function, item, name)
     except BaseException:
         stop.set()
         on_error()
@@ -159,10 +136,10 @@ def _on_threads(
             raise
 
 
-def _attempt(function: Callable[[S], T], item: S) -> Callable[[], T | ReleaseError]:
+def _attempt(function: Callable[[S], T], item: S, name: Callable[[S], str]) -> Callable[[], T | ReleaseError]:
     """What gives the outcome, or raises it."""
     try:
-        outcome = _outcome(function, item)
+        outcome = _outcome(function, item, name)
     except BaseException as error:
         return partial(_raise, error)
     return lambda: outcome
@@ -172,12 +149,23 @@ def _raise(error: BaseException) -> NoReturn:
     raise error
 
 
-def _outcome(function: Callable[[S], T], item: S) -> T | ReleaseError:
+def _outcome(function: Callable[[S], T], item: S, name: Callable[[S], str]) -> T | ReleaseError:
     try:
         return function(item)
     except ReleaseError as error:
         return error
     except (OSError, MemoryError) as error:  # of one input: the others go on
-        where = str(item) if isinstance(item, (str, os.PathLike)) else getattr(error, "filename", None) or "a file"
-        known = error if isinstance(error, OSError) else OSError(errno.ENOMEM, "out of memory")
-        return FileError.of("work on", where, known)
+        return _refused(name(item), error)
+
+
+def _refused(called: str, error: OSError | MemoryError) -> FileError:
+    """What the system refused to the input ``called`` so; a file that ``error`` names besides is told too."""
+    if isinstance(error, MemoryError):
+        reason = OSError(errno.ENOMEM, "out of memory")
+    elif error.filename is None or str(error.filename) == called:
+        reason = error
+    else:
+        reason = OSError(error.errno, f"{error.strerror}: {error.filename!r}")
+    refused = FileError.of("work on", called, reason)
+    refused.__cause__ = error
+    return refused

@@ -109,7 +109,7 @@ def release(
         failures: list[Failure] = []
         pins = _pins(made, folder, variants, plan)
         make = partial(_make, made, work, pins=pins)
-        with contextlib.closing(in_order(make, variants, jobs)) as outcomes:
+        with contextlib.closing(in_order(make, variants, jobs, name=lambda variant: variant.id)) as outcomes:
             for variant, outcome in outcomes:
                 if isinstance(outcome, ReleaseError):
                     faults = tuple(fault.replace(f"{work}{os.sep}", "") for fault in outcome.faults)

@@ -58,7 +58,8 @@ def _try(
         with ExitStack() as stack:
             base = stack.enter_context(Base(asked.requires, report=report))
             take = partial(_take, asked=asked, base=base, memory=memory)
-            tried = stack.enter_context(closing(in_order(take, wheels, jobs, on_error=end_all)))
+            tries = in_order(take, wheels, jobs, name=lambda wheel: str(wheel.path), on_error=end_all)
+            tried = stack.enter_context(closing(tries))
             for wheel, taken in tried:
                 if isinstance(taken, ReleaseError):
                     raise taken

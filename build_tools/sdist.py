@@ -8,14 +8,15 @@ Source: Source distribution format (PyPA),
 from __future__ import annotations
 
 import gzip
-import io
 import tarfile
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from build_tools.errors import BuildError, FileError, ReleaseError
-from build_tools.parallel import InputFile
+from build_tools.input_file import open_input
 from build_tools.wheels.headers import Headers
 
 ENDING = ".tar.gz"
@@ -54,11 +55,7 @@ def read_sdist(path: Path) -> Sdist:
         FileError: it cannot be read.
     """
     try:
-        with (
-            io.BufferedReader(InputFile(path)) as file,
-            gzip.open(file) as unpacked,
-            tarfile.open(fileobj=unpacked, mode="r:") as archive,
-        ):
+        with open_tar_gz(path) as (archive, unpacked):
             members = archive.getmembers()
             tops = sorted({member.name.split("/", 1)[0] for member in members})
             if len(tops) != 1:
@@ -71,8 +68,6 @@ def read_sdist(path: Path) -> Sdist:
             headers = Headers.parse(stream.read(_MAX_HEADERS), where)
             while unpacked.read(1 << 20):
                 pass  # to the end, where length and CRC stand
-    except (tarfile.TarError, EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise BuildError(f"{path.name}: not a whole .tar.gz file: {error}") from error
     except (BuildError, FileError):
         raise
     except ReleaseError as error:
@@ -81,6 +76,26 @@ def read_sdist(path: Path) -> Sdist:
         raise FileError.of("read", path, error) from error
     name, version = ((headers.get(field) or "").strip() for field in ("Name", "Version"))
     return Sdist(path, tops[0], name, version, headers.get("Requires-Python"))
+
+
+@contextmanager
+def open_tar_gz(path: Path) -> Iterator[tuple[tarfile.TarFile, gzip.GzipFile]]:
+    """The archive in a ``.tar.gz`` file, and the inflated bytes that it is read from.
+
+    Raises:
+        BuildError: it is no gzipped tar, or not a whole one; also what is found while it is read.
+        FileError: it cannot be read.
+    """
+    try:
+        # Not tarfile's own "r:gz", to which a file that cannot be read is none in gzip's format.
+        with (
+            open_input(path) as file,
+            gzip.open(file) as unpacked,
+            tarfile.open(fileobj=unpacked, mode="r:") as archive,
+        ):
+            yield archive, unpacked
+    except (tarfile.TarError, EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise BuildError(f"{path.name}: not a whole .tar.gz file: {error}") from error
 
 
 def settle_sdist(path: Path, when: int) -> None:

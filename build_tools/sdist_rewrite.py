@@ -14,7 +14,6 @@ import io
 import os
 import tarfile
 import tomllib
-import zlib
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from itertools import islice
@@ -22,8 +21,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from build_tools.errors import BuildError, EditError, ReleaseError, WheelError
-from build_tools.parallel import InputFile
-from build_tools.sdist import ENDING, Sdist, read_sdist
+from build_tools.input_file import open_input
+from build_tools.sdist import ENDING, Sdist, open_tar_gz, read_sdist
 from build_tools.version import parse_version, with_local
 from build_tools.wheels.change import Change, header_changes
 from build_tools.wheels.edit import WheelEdit
@@ -272,15 +271,10 @@ class _Plan:
 @contextmanager
 def _archive(path: Path) -> Iterator[tarfile.TarFile]:
     try:
-        # Not tarfile's own "r:gz", to which a file that cannot be read is none in gzip's format.
-        with (
-            io.BufferedReader(InputFile(path)) as file,
-            gzip.open(file) as unpacked,
-            tarfile.open(fileobj=unpacked, mode="r:") as archive,
-        ):
+        with open_tar_gz(path) as (archive, _):
             yield archive
-    except (tarfile.TarError, EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise WheelError(f"{path.name}: not a whole .tar.gz file: {error}") from error
+    except BuildError as error:
+        raise WheelError(error.faults, hint=error.hint) from error
 
 
 def _data(archive: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:
@@ -305,5 +299,5 @@ def _leaves(name: str, target: str) -> bool:
 
 def _gzip_time(path: Path) -> int:
     """When the gzip header says that it was made: seconds since 1970."""
-    with io.BufferedReader(InputFile(path)) as file:
+    with open_input(path) as file:
         return int.from_bytes(file.read(8)[4:], "little")

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-import io
 import os
 from dataclasses import dataclass
 from pathlib import Path
 
 from build_tools.errors import WheelError, WheelNameError
-from build_tools.parallel import InputFile
+from build_tools.input_file import open_input
 from build_tools.wheels.finding import Finding
 from build_tools.wheels.name import WheelName, compress_tags
 from build_tools.wheels.wheel import Wheel
@@ -70,7 +69,7 @@ def read_facts(path: str | os.PathLike[str]) -> WheelFacts:
             name = WheelName(wheel.project, wheel.version, build, *tags, variant=variant)
         except WheelNameError as error:
             raise WheelError([f"{wheel.path.name}: {fault}" for fault in error.faults]) from None
-        with io.BufferedReader(InputFile(path, os.dup(wheel.archive.fd))) as file:
+        with open_input(path, os.dup(wheel.archive.fd)) as file:
             file.seek(0)
             digest = hashlib.file_digest(file, "sha256").hexdigest()
         return WheelFacts(

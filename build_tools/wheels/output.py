@@ -31,8 +31,8 @@ except ImportError:  # Windows: an open file cannot be removed there, which does
 _SUFFIX = ".te-wheel-tmp"
 _OURS = rf"\..+\.[0-9a-f]{{16}}{re.escape(_SUFFIX)}\Z"
 _CHUNK = 1 << 20
-_made: set[Path] = set()
-"""The folders that this process made."""
+_made_folders: set[Path] = set()
+"""Real paths of the folders that this process made, for all its outputs: each is an entry that an fsync must cover."""
 _NO_LINKS = {
     getattr(errno, name) for name in ("EPERM", "EOPNOTSUPP", "ENOTSUP", "ENOSYS", "EMLINK", "EXDEV", "EACCES", "EINVAL")
 }
@@ -200,10 +200,10 @@ class OutputFile(_Output):
 
     def _sync_folders(self) -> None:
         # A folder that was made, for this output or for another of the run, is an entry of the one above it.
-        folder = self.path.parent
+        folder = Path(os.path.realpath(self.path.parent))
         _sync(folder)
         for made in (folder, *folder.parents):
-            if made in _made:
+            if made in _made_folders:
                 _sync(made.parent)
 
     def _link(self) -> None:
@@ -299,9 +299,9 @@ def _make_folders(folder: Path) -> None:
     """
     if folder.exists() and not folder.is_dir():
         raise FileError(f"{str(folder)!r} is no folder, expected the output folder")
-    above = folder
+    above = Path(os.path.realpath(folder))  # outputs of one run may spell one folder in several ways
     while not above.exists():
-        _made.add(above)  # before it is there: no other thread may find it and not know that it is new
+        _made_folders.add(above)  # before it is there: no other thread may find it and not know that it is new
         above = above.parent
     folder.mkdir(parents=True, exist_ok=True)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import io
 import os
 import stat
 from contextlib import ExitStack
@@ -12,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from build_tools.errors import EditError, WheelError
-from build_tools.parallel import InputFile
+from build_tools.input_file import open_input
 from build_tools.wheels.change import Change
 from build_tools.wheels.edit import WheelEdit
 from build_tools.wheels.file_identity import identity, is_same_file
@@ -59,7 +58,7 @@ class Repacked(_Repacked):
         """
         if self.size is None:
             return None
-        with io.BufferedReader(InputFile(self.path)) as file:
+        with open_input(self.path) as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
 
 

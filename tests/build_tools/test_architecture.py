@@ -18,6 +18,7 @@ ORDER = """
 build_tools
 build_tools.errors
 build_tools.parallel
+build_tools.input_file
 build_tools.report
 build_tools.progress
 build_tools.console

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -321,6 +322,29 @@ class TestFailures:
         (failure,) = facts_of(tmp_path / "out")["failures"]
         assert failure == {"variant": "cu12", "faults": [f"cannot write '{CU12}': No space left on device"]}
         assert names(tmp_path / "out") == sorted([CPU, "SHA256SUMS", "release.json"])
+
+    @pytest.mark.parametrize(
+        ("error", "told"),
+        [
+            (OSError(errno.EIO, "broken disk"), "cannot work on 'cu12': broken disk"),
+            (OSError(errno.EIO, "broken disk", "/dev/x"), "cannot work on 'cu12': broken disk: '/dev/x'"),
+            (MemoryError(), "cannot work on 'cu12': out of memory"),
+        ],
+    )
+    def test_what_the_system_refuses_a_variant_is_told_by_its_name(
+        self, error: Exception, told: str, plan: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        write = release_module.repack
+
+        def repack(wheel: Path, folder: Path, edit: Any, **options: Any) -> Any:
+            if edit.name and not options:
+                raise error
+            return write(wheel, folder, edit, **options)
+
+        monkeypatch.setattr(release_module, "repack", repack)
+        done = release(plan, tmp_path / "out", wheel=make_wheel(tmp_path / "in"), smoke=False)
+        assert [(failure.variant, failure.faults) for failure in done.failures] == [("cu12", (told,))]
+        assert list(sums_of(tmp_path / "out")) == [CPU]
 
     @pytest.mark.usefixtures("full")
     def test_the_job_page_shows_it_and_the_hint_is_kept(
