@@ -133,7 +133,8 @@ class _Weights(NamedTuple):
         """Of the log-sum-exps ``[h, t]`` of both parts."""
         ahead = lse_b - lse_a
         if _all_finite(ahead, lse_a, lse_b):
-            return cls(ahead.sigmoid_().T.unsqueeze(-1), None)
+            # Side by side, as the rows that they weigh are: to copy them costs less than to read them apart.
+            return cls(ahead.sigmoid_().T.contiguous().unsqueeze(-1), None)
         dead_a, dead_b = lse_a.isinf(), lse_b.isinf()
         # Of two that are -inf the difference is NaN.
         share = ahead.sigmoid_().masked_fill_(dead_a, 1).masked_fill_(dead_b, 0)
