@@ -9,6 +9,7 @@ threads.
 from __future__ import annotations
 
 import hashlib
+from array import array
 from collections.abc import Callable, Iterator
 from contextvars import copy_context
 from itertools import islice
@@ -117,7 +118,7 @@ def _shares(members: list[Member]) -> list[list[int]]:
     Two threads that read small members get in each other's way: each step is so short that they wait for Python's
     lock more than they work.
     """
-    sizes = [member.size for member in members]
+    sizes = array("Q", (member.size for member in members))  # a list of so many takes megabytes
     small = [index for index, size in enumerate(sizes) if size < _SMALL]
     shares = [[index] for index, size in enumerate(sizes) if size >= _SMALL]
     shares += [small] if small else []
