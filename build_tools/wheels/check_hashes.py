@@ -145,8 +145,7 @@ class _Sums:
         """What is wrong with the data of ``member``."""
         listed = self._digests.get(member.name, "")
         algorithm = listed.partition("=")[0]
-        # By its own name: `hashlib.new` looks the algorithm up in OpenSSL each time, which takes four times as long.
-        digest = getattr(hashlib, algorithm)() if algorithm in DIGEST_SIZES else None
+        digest = hashlib.new(algorithm) if algorithm in DIGEST_SIZES else None
         crc = 0
 
         def add(data: bytes) -> None:
