@@ -5,9 +5,10 @@
     python scripts/bench_padding.py --strict            exit 1 where a goal is missed
 
 Results are compared first: what is wrong is not timed. Then both sides of a comparison run in turn in this process, in
-changing order, and the median of the ratios of all rounds counts. A round in which the system took the processor away
-from either side says more about the system: it is set aside where a quarter of the rounds remain, and the last column
-shows how many did. The peers are written here in torch: flash-attention's `unpad_input` and `pad_input` (elements
+each round ours, the peer, the peer and ours, so that each runs once behind the other, which swept the caches, and once
+behind itself. The median of the ratios of all rounds counts. A round in which the system took the processor away from
+either side says more about the system: it is set aside where a quarter of the rounds remain, and the last column shows
+how many did. The peers are written here in torch: flash-attention's `unpad_input` and `pad_input` (elements
 gathered forwards and scattered backwards; the real ones where `flash_attn` can be imported), and Transformer Engine's
 cache of full offsets.
 """
@@ -400,17 +401,16 @@ def print_ratio(entry: Comparison | FreshProcesses, ours: float, peer: float, ra
 
 
 def rounds_of(entry: Comparison | Limit, count: int) -> list[Round]:
-    """Both sides in turn, in changing order; of a limit there is one."""
+    """Ours, the peer, the peer and ours in each; of a limit ours alone."""
     rounds = []
     entry.ours()
-    for number in range(count):
+    for _ in range(count):
         before = interruptions()
-        peer = 0.0
-        if isinstance(entry, Comparison) and number % 2:
-            peer = measure(entry.peer, entry.repeat)
         ours = measure(entry.ours, entry.repeat)
-        if isinstance(entry, Comparison) and not number % 2:
-            peer = measure(entry.peer, entry.repeat)
+        peer = 0.0
+        if isinstance(entry, Comparison):
+            peer = (measure(entry.peer, entry.repeat) + measure(entry.peer, entry.repeat)) / 2
+        ours = (ours + measure(entry.ours, entry.repeat)) / 2
         rounds.append(Round(ours, peer, interruptions() > before))
     return rounds
 
@@ -423,7 +423,7 @@ def run_all(
     argv: list[str] | None,
     comparisons: Callable[[], Iterator[Comparison | Limit | FreshProcesses]],
     about: str,
-    rounds: int = 41,
+    rounds: int = 21,
 ) -> int:
     """Time what the command line asks for, line by line; the exit code."""
     parser = argparse.ArgumentParser(description=about.splitlines()[0])

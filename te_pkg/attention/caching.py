@@ -178,16 +178,25 @@ class TensorCache(Kept):
 
     def kept(self, key: tuple[Hashable, ...], place: torch.device) -> torch.Tensor | None:
         """What :meth:`get` would find on the CPU, at less cost, where nothing is compiled or captured; None: ask it."""
-        if _must_record() or _is_torch_function_mode_enabled():
+        # As `_must_record` and `is_intact`, written out: a call costs as much as what it asks.
+        if (
+            _len_torch_dispatch_stack()
+            or _functorch.peek_interpreter_stack() is not None
+            or _get_tracing_state() is not None
+            or _is_torch_function_mode_enabled()
+        ):
             return None
         full_key = (key, place)
         with lock:
             entry = self._entries.get(full_key)
-            if entry is None or entry.streams is not None or not entry.is_intact():
+            if entry is None or entry.streams is not None:
+                return None
+            tensor = entry.tensor
+            if tensor._version != entry.version or tensor.data_ptr() != entry.address or tensor.shape != entry.shape:
                 return None
             self._entries.move_to_end(full_key)
             self._hits += 1
-            return entry.tensor
+            return tensor
 
     def clear(self) -> None:
         """Forget every tensor and set the counts to 0."""

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
-from typing import SupportsIndex, cast, overload
+from typing import SupportsIndex, overload
 
 import torch
 from torch.compiler import is_compiling
@@ -35,7 +35,7 @@ from te_pkg.attention.buffer_checks import (
 )
 from te_pkg.attention.cu_seqlens import get_full_cu_seqlens
 from te_pkg.attention.errors import ArgumentTypeError, HostReadError, LayoutError, OffsetOverflowError
-from te_pkg.attention.kernels import Fill, RowMove, Slots, check_kernel, choose
+from te_pkg.attention.kernels import Fill, RowMove, Slots, check_kernel, choose, cpu
 from te_pkg.attention.kernels.host import HostRows, host_rows, is_common
 from te_pkg.attention.kernels.operators import move_rows
 from te_pkg.attention.kernels.words import check_fill, count_write
@@ -172,14 +172,21 @@ def _pack_memory(x: torch.Tensor, layout: PackedLayout, out: torch.Tensor | None
     shape, total = x.shape, layout.total_tokens
     if len(shape) < 2 or shape[0] != len(layout.lengths or ()) or shape[1] < layout.max_seqlen or not x.numel():
         return None
-    packed_shape = (total, *shape[2:])
-    if (out is not None and not is_room(out, x, packed_shape)) or not total:
+    rows, packed_shape = shape[0] * shape[1], (total, *shape[2:])
+    if not total or rows > INT32_MAX or choose(x.device) is not cpu:
         return None
-    source = _batch_slots(shape[0], shape[1], x.device)
-    target = Slots(layout.cu_seqlens_padded, total, layout.slot_offsets)
-    move = RowMove(layout.cu_seqlens, source, target, layout.lengths, cast(int, layout.real_tokens))
+    if out is not None and not is_room(out, x, packed_shape):
+        return None
     packed = x.new_empty(packed_shape) if out is None else out
-    choose(x.device).move_rows(x.view(source.rows, -1), move, 0, packed.view(total, -1))
+    cpu.move_known(
+        x.view(rows, -1),
+        packed.view(total, -1),
+        layout.lengths or (),
+        range(0, rows + 1, shape[1]),
+        layout.slot_offsets or (),
+        layout.real_tokens or 0,
+        0,
+    )
     if out is not None:
         count_write(out)
     return packed

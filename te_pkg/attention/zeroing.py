@@ -6,14 +6,14 @@ is to fill or to select, never to multiply: ``NaN * 0`` is NaN.
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Any
 
 import torch
 import torch.autograd.forward_ad as forward_ad
 
 from te_pkg.attention.buffer_checks import overlap_faults, refuse, row_faults
 from te_pkg.attention.errors import AttentionError, GradientError
-from te_pkg.attention.kernels import PaddingRows, Slots, check_kernel, choose
+from te_pkg.attention.kernels import PaddingRows, Slots, check_kernel, choose, cpu
 from te_pkg.attention.kernels.host import HostRows, host_rows, is_common, is_plain
 from te_pkg.attention.kernels.words import count_write
 from te_pkg.attention.layout import PackedLayout
@@ -76,10 +76,12 @@ def zero_padding_(x: torch.Tensor, layout: PackedLayout, *, kernel: str | None =
         and x.is_contiguous()
         and x.ndim > 0
         and x.size(0) == layout.total_tokens
+        and x.numel() > 0
+        and choose(x.device) is cpu
     ):
         if layout.real_tokens != layout.total_tokens:
-            slots = Slots(layout.cu_seqlens_padded, layout.total_tokens, layout.slot_offsets)
-            _fill(x, PaddingRows(layout.cu_seqlens, slots, layout.lengths, cast(int, layout.real_tokens)), None)
+            cpu.fill_known_(x, layout.lengths or (), layout.slot_offsets or (), layout.real_tokens or 0, 0)
+            count_write(x)
         return x
     refuse(row_faults("x", x, layout, "layout"))
     check_kernel(kernel)
@@ -175,9 +177,5 @@ def _clear(x: torch.Tensor, layout: PackedLayout, known: HostRows | None, kernel
         x = torch._neg_view(x) if x.is_neg() else x
     slots = Slots(layout.cu_seqlens_padded, layout.total_tokens, known and known.slots)
     padding = PaddingRows(layout.cu_seqlens, slots, known and known.lengths, -1 if known is None else known.real)
-    _fill(x, padding, kernel)
-
-
-def _fill(x: torch.Tensor, padding: PaddingRows, kernel: str | None) -> None:
     choose(x.device, kernel).fill_padding_(x, padding, 0)
     count_write(x)

@@ -50,6 +50,13 @@ def test_disturbed_rounds_are_set_aside_while_enough_remain(bench):
     assert bench.undisturbed([calm] * 4 + [disturbed] * 10) == [calm] * 4 + [disturbed] * 10
 
 
+def test_in_a_round_each_side_runs_once_behind_the_other_and_once_behind_itself(bench):
+    order = []
+    comparison = bench.Comparison("sum", lambda: order.append("ours"), lambda: order.append("peer"), "another", 1)
+    assert len(bench.rounds_of(comparison, 2)) == 2
+    assert order == ["ours", *["ours", "peer", "peer", "ours"] * 2]  # the first is not timed
+
+
 def test_both_sides_come_to_one_result_on_small_sizes(bench, monkeypatch):
     monkeypatch.setattr(bench, "HEADS", 1)
     monkeypatch.setattr(bench, "SIZE", 4)

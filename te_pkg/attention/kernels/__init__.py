@@ -45,12 +45,14 @@ __all__ = [
 
 KERNELS = ("reference", "cpu", "triton")
 ENVIRONMENT_VARIABLE = "TE_PKG_KERNELS"
+_KEY = getattr(os.environ, "encodekey", str)(ENVIRONMENT_VARIABLE)
 
 _NO_SUCH_KERNEL = f"there is no such kernel, expected one of {', '.join(map(repr, KERNELS))}"
 
 
 Fill: TypeAlias = bool | int | float | complex
 
+_CPU = torch.device("cpu")
 _MODULES = {"reference": "reference", "cpu": "cpu", "triton": "triton_rows"}
 
 
@@ -169,14 +171,23 @@ def choose(device: torch.device, kernel: str | None = None) -> RowKernel:
     Raises:
         KernelUnavailableError: a ``RuntimeError``; the kernel that was asked for cannot run, and why.
     """
-    asked = kernel or os.environ.get(ENVIRONMENT_VARIABLE)
+    asked = kernel or _in_environment()
     if not asked:
-        return _load("triton" if device.type == "cuda" and _has_triton() else "cpu")
+        # Equality first: to spell a type as a string takes longer than all of this.
+        return _load("cpu" if device == _CPU or device.type != "cuda" or not _has_triton() else "triton")
     reason = why_unavailable(asked, device)
     if reason is not None:
         by = "" if kernel else f" (asked for by the environment variable {ENVIRONMENT_VARIABLE})"
         raise KernelUnavailableError(asked, reason + by)
     return _load(asked)
+
+
+def _in_environment() -> str | None:
+    # To find nothing, `os.environ` raises twice. Where that is asked in a step of a model, whose tensors have swept the
+    # processor's caches, it takes as long as 100 kilobytes take to move; the dictionary inside says no at once.
+    if _KEY not in getattr(os.environ, "_data", (_KEY,)):
+        return None
+    return os.environ.get(ENVIRONMENT_VARIABLE)
 
 
 def check_kernel(kernel: str | None) -> None:

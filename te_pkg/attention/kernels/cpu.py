@@ -15,7 +15,7 @@ from te_pkg.attention.kernels import Fill, PaddingRows, RowMove
 from te_pkg.attention.kernels.row_index import padding_rows, pieces_of, real_rows, spans_of
 from te_pkg.attention.kernels.words import as_integers, as_words, fill_with, fill_word, in_words
 
-__all__ = ["fill_padding_", "move_rows", "take_rows", "why_unavailable"]
+__all__ = ["fill_known_", "fill_padding_", "move_known", "move_rows", "take_rows", "why_unavailable"]
 
 # What comes with FBGEMM is a `gather` of whole rows that is faster than `copy_`; other builds gather each element.
 _GATHERS_ROWS = "fbgemm" in torch.backends.quantized.supported_engines
@@ -53,15 +53,29 @@ def move_rows(x: torch.Tensor, move: RowMove, fill: Fill, out: torch.Tensor | No
     elif move.lengths is None or source is None or target is None:
         _move_unknown(x, out, move, fill)
     else:
-        if move.real < rows:
-            fill_padding_(out, PaddingRows(move.cu_seqlens, move.target, move.lengths, move.real), fill)
-        if _prefers_slices(len(move.lengths), move.real):
-            _copy_slices(x, out, spans_of(move.lengths, source, target))
-        elif move.real == rows:
-            _take_real_rows(x, move.lengths, source, rows, out)
-        elif move.real > 0:
-            _move_by_index(x, out, move, source, target)
+        move_known(x, out, move.lengths, source, target, move.real, fill)
     return out
+
+
+def move_known(
+    x: torch.Tensor,
+    out: torch.Tensor,
+    lengths: tuple[int, ...],
+    source: Sequence[int],
+    target: Sequence[int],
+    real: int,
+    fill: Fill,
+) -> None:
+    """:func:`move_rows` where the host knows everything and neither buffer is empty."""
+    rows = out.shape[0]
+    if real < rows:
+        fill_known_(out, lengths, target, real, fill)
+    if _prefers_slices(len(lengths), real):
+        _copy_slices(x, out, spans_of(lengths, source, target))
+    elif real == rows:
+        _take_real_rows(x, lengths, source, real, out)
+    elif real > 0:
+        _move_by_index(x, out, lengths, source, target, real)
 
 
 def fill_padding_(x: torch.Tensor, padding: PaddingRows, fill: Fill) -> None:
@@ -73,27 +87,36 @@ def fill_padding_(x: torch.Tensor, padding: PaddingRows, fill: Fill) -> None:
     >>> x
     tensor([1., 0., 3., 0.])
     """
+    lengths, slots = padding.lengths, padding.slots
     if x.numel() == 0:
         return
-    words = as_words(x)
-    word = fill_word(fill, x.dtype, words)
-    rows, slots, lengths = x.shape[0], padding.slots, padding.lengths
     if lengths is None or slots.on_host is None:
+        words, rows = as_words(x), x.shape[0]
         ends = slots.offsets[:-1] + padding.cu_seqlens.diff()
-        _fill_where(words, _row_numbers(rows, ends) >= _spread(ends, slots.offsets, rows), word)
-    elif _prefers_gaps(len(lengths), rows - padding.real, x.nbytes // rows):
+        _fill_where(
+            words, _row_numbers(rows, ends) >= _spread(ends, slots.offsets, rows), fill_word(fill, x.dtype, words)
+        )
+    else:
+        fill_known_(x, lengths, slots.on_host, padding.real, fill)
+
+
+def fill_known_(x: torch.Tensor, lengths: tuple[int, ...], slots: Sequence[int], real: int, fill: Fill) -> None:
+    """:func:`fill_padding_` where the host knows everything and the buffer is not empty."""
+    words, rows = as_words(x), x.shape[0]
+    word = fill_word(fill, x.dtype, words)
+    if _prefers_gaps(len(lengths), rows - real, x.nbytes // rows):
         # Wide words are few, and so each gap is filled by this thread alone: no other has to be woken.
         # One call for all the views, of which every other one is a gap.
-        gaps = words.split_with_sizes(pieces_of(lengths, slots.on_host, rows))[1::2]
+        gaps = words.split_with_sizes(pieces_of(lengths, slots, rows))[1::2]
         if word is not None:
             for gap in gaps:
                 fill_with(gap, word)
         elif gaps:
             torch._foreach_zero_(gaps)
     elif word is None:
-        words.index_fill_(0, padding_rows(lengths, slots.on_host, rows, x.device), 0)
+        words.index_fill_(0, padding_rows(lengths, slots, rows, x.device), 0)
     else:
-        words[padding_rows(lengths, slots.on_host, rows, x.device)] = word
+        words[padding_rows(lengths, slots, rows, x.device)] = word
 
 
 def _prefers_gaps(sequences: int, padding: int, row: int) -> bool:
@@ -115,9 +138,13 @@ def _copy_slices(x: torch.Tensor, out: torch.Tensor, spans: list[tuple[int, int,
 
 
 def _move_by_index(
-    x: torch.Tensor, out: torch.Tensor, move: RowMove, source: Sequence[int], target: Sequence[int]
+    x: torch.Tensor,
+    out: torch.Tensor,
+    lengths: tuple[int, ...],
+    source: Sequence[int],
+    target: Sequence[int],
+    real: int,
 ) -> None:
-    lengths, real = move.lengths or (), move.real
     if real < x.shape[0]:
         x = _take_real_rows(x, lengths, source, real, x.new_empty((real, *x.shape[1:])))
     rows, words = in_words(x, out)
