@@ -4,8 +4,8 @@
     python scripts/bench_attention.py --only backward   comparisons whose name holds a word
     python scripts/bench_attention.py --strict          exit 1 where a goal is missed
 
-Results are compared first: what is wrong is not timed. Then both sides of a comparison run in turn in this process, in
-changing order, and the median of the ratios of all rounds counts; see `bench_padding.py`, whose clock this is.
+Results are compared first: what is wrong is not timed. Then both sides of a comparison run in turn in this process, and
+the median of the ratios of all rounds counts; see `bench_padding.py`, whose clock this is.
 """
 
 from __future__ import annotations

@@ -4,12 +4,12 @@
     python scripts/bench_context_parallel.py --only merge   comparisons whose name holds a word
     python scripts/bench_context_parallel.py --strict       exit 1 where a goal is missed
 
-Results are compared first: what is wrong is not timed. Then both sides of a comparison run in turn in this process, in
-changing order, and the median of the ratios of all rounds counts; see `bench_padding.py`, whose clock this is. What
-ring-flash-attention's update takes hangs on luck: its temporaries are of 16 MiB, and whether the allocator gives these
-back to the system, to be faulted in again, is settled early in a process. So it is timed in several fresh ones. The
-peers are written here in torch: ring-flash-attention's update of output and log-sum-exp, and what Transformer Engine
-does for the offsets of a rank and for padding.
+Results are compared first: what is wrong is not timed. Then both sides of a comparison run in turn in this process, and
+the median of the ratios of all rounds counts; see `bench_padding.py`, whose clock this is. What ring-flash-attention's
+update takes hangs on luck: its temporaries are of 16 MiB, and whether the allocator gives these back to the system, to
+be faulted in again, is settled early in a process. So it is timed in several fresh ones. The peers are written here in
+torch: ring-flash-attention's update of output and log-sum-exp, and what Transformer Engine does for the offsets of a
+rank and for padding.
 """
 
 from __future__ import annotations
@@ -167,8 +167,8 @@ def pad_each(ids: torch.Tensor, labels: torch.Tensor, cu_seqlens: torch.Tensor, 
     return *results, torch.cat([torch.zeros(1, dtype=stored.dtype), stored]).cumsum(0)
 
 
-def padding() -> Iterator[Any]:
-    lengths = torch.randint(1, 100, (SEQUENCES,))
+def padding(longest: int) -> Iterator[Any]:
+    lengths = torch.randint(1, longest, (SEQUENCES,))
     cu_seqlens = torch.cat([torch.zeros(1, dtype=lengths.dtype), lengths]).cumsum(0)
     ids = torch.randint(0, 50_000, (int(cu_seqlens[-1]),))
     labels = ids.roll(-1)
@@ -179,11 +179,12 @@ def padding() -> Iterator[Any]:
     ):
         agree("padding", found, expected)
     yield clock.Comparison(
-        f"pad_thd_sequences_for_cp, {SEQUENCES} sequences",
+        f"pad_thd_sequences_for_cp, {SEQUENCES} sequences below {longest}",
         lambda: pad_thd_sequences_for_cp(ids, labels, cu_seqlens, 2 * RANKS),
         lambda: pad_each(ids, labels, cu_seqlens, 2 * RANKS),
         "Transformer Engine's formula",
         1 / 20,
+        repeat=20,  # whoever allocates next sorts the thousands of small blocks that theirs frees
         compared=False,
     )
 
@@ -191,7 +192,8 @@ def padding() -> Iterator[Any]:
 def comparisons() -> Iterator[Any]:
     yield from merging()
     yield from offsets_of_ranks()
-    yield from padding()
+    for longest in (20, 100, 600):
+        yield from padding(longest)
 
 
 def agree(what: str, found: torch.Tensor, expected: torch.Tensor) -> None:

@@ -61,8 +61,9 @@ def why_unreadable(*tensors: torch.Tensor) -> str | None:
         return "a CUDA graph is being captured"
     if is_traced(*tensors):
         return "the program is being traced"
-    if any(tensor.is_meta for tensor in tensors):
-        return "the tensors have no values"
+    for tensor in tensors:
+        if tensor.is_meta:
+            return "the tensors have no values"
     return None
 
 
@@ -78,13 +79,15 @@ def is_traced(*tensors: torch.Tensor) -> bool:
         for mode in _get_current_dispatch_mode_stack()
     ):
         return True
-    return any(
-        isinstance(tensor, (FakeTensor, FunctionalTensor))
-        or _functorch.is_functorch_wrapped_tensor(tensor)
-        or _functorch.is_legacy_batchedtensor(tensor)  # a batch of gradients of `torch.autograd.grad`
-        or torch._is_functional_tensor(tensor)
-        for tensor in tensors
-    )
+    for tensor in tensors:
+        if (
+            isinstance(tensor, (FakeTensor, FunctionalTensor))
+            or _functorch.is_functorch_wrapped_tensor(tensor)
+            or _functorch.is_legacy_batchedtensor(tensor)  # a batch of gradients of `torch.autograd.grad`
+            or torch._is_functional_tensor(tensor)
+        ):
+            return True
+    return False
 
 
 def ordinary() -> AbstractContextManager[Any]:

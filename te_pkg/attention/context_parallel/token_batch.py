@@ -72,7 +72,7 @@ def pad_thd_sequences_for_cp(
         places = slots.begins.new_ones(end + 1)
         places[:1].zero_()
         places.index_add_(0, slots.ends, slots.padding).cumsum_(0)
-        offsets = slots.begins.to(cu_seqlens.dtype)
+        offsets = slots.begins if cu_seqlens.dtype == torch.int64 else slots.begins.to(cu_seqlens.dtype)
     ids, tags = (x.new_full((slots.rows,), fill).scatter_(0, places[:end], x) for x, fill in rows)
     return ids, tags, offsets
 
@@ -204,15 +204,15 @@ class _Slots(NamedTuple):
             _refuse(cu_seqlens, factor)
         with ordinary():
             wide = cu_seqlens.long()
-            lengths = wide.diff()
+            starts, ends = wide[:-1], wide[1:]
             # A slot of more rows is beyond int32 anyway, and the sum of many would be beyond int64.
-            padding = -lengths % min(factor, INT32_MAX + 1)
-            begins = torch.zeros_like(wide)
-            torch.cumsum(lengths + padding, 0, out=begins[1:])
+            padding = (starts - ends).remainder_(min(factor, INT32_MAX + 1))
+            begins = wide.clone()
+            begins[1:].add_(padding.cumsum(0))
             *real, rows = torch.cat([wide, begins[-1:]]).tolist()
         if real[0] != 0 or sorted(real) != real or max(real[-1], rows) > INT32_MAX:
             _refuse(cu_seqlens, factor)
-        return cls(wide[1:], padding, begins, real[-1], rows)
+        return cls(ends, padding, begins, real[-1], rows)
 
 
 def _refuse(cu_seqlens: torch.Tensor, factor: int) -> None:
