@@ -35,7 +35,7 @@ from te_pkg.attention.buffer_checks import (
 )
 from te_pkg.attention.cu_seqlens import get_full_cu_seqlens
 from te_pkg.attention.errors import ArgumentTypeError, HostReadError, LayoutError, OffsetOverflowError
-from te_pkg.attention.kernels import Fill, RowMove, Slots, check_kernel, choose, cpu
+from te_pkg.attention.kernels import Fill, RowMove, Slots, check_kernel, cpu
 from te_pkg.attention.kernels.host import HostRows, host_rows, is_common
 from te_pkg.attention.kernels.operators import move_rows
 from te_pkg.attention.kernels.words import check_fill, count_write
@@ -173,9 +173,7 @@ def _pack_memory(x: torch.Tensor, layout: PackedLayout, out: torch.Tensor | None
     if len(shape) < 2 or shape[0] != len(layout.lengths or ()) or shape[1] < layout.max_seqlen or not x.numel():
         return None
     rows, packed_shape = shape[0] * shape[1], (total, *shape[2:])
-    if not total or rows > INT32_MAX or choose(x.device) is not cpu:
-        return None
-    if out is not None and not is_room(out, x, packed_shape):
+    if not total or rows > INT32_MAX or (out is not None and not is_room(out, x, packed_shape)):
         return None
     packed = x.new_empty(packed_shape) if out is None else out
     cpu.move_known(

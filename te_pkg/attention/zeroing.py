@@ -77,7 +77,6 @@ def zero_padding_(x: torch.Tensor, layout: PackedLayout, *, kernel: str | None =
         and x.ndim > 0
         and x.size(0) == layout.total_tokens
         and x.numel() > 0
-        and choose(x.device) is cpu
     ):
         if layout.real_tokens != layout.total_tokens:
             cpu.fill_known_(x, layout.lengths or (), layout.slot_offsets or (), layout.real_tokens or 0, 0)

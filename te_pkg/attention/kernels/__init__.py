@@ -40,6 +40,7 @@ __all__ = [
     "Slots",
     "check_kernel",
     "choose",
+    "is_asked_for",
     "why_unavailable",
 ]
 
@@ -171,7 +172,7 @@ def choose(device: torch.device, kernel: str | None = None) -> RowKernel:
     Raises:
         KernelUnavailableError: a ``RuntimeError``; the kernel that was asked for cannot run, and why.
     """
-    asked = kernel or _in_environment()
+    asked = kernel or (os.environ[ENVIRONMENT_VARIABLE] if is_asked_for() else None)
     if not asked:
         # Equality first: to spell a type as a string takes longer than all of this.
         return _load("cpu" if device == _CPU or device.type != "cuda" or not _has_triton() else "triton")
@@ -182,12 +183,11 @@ def choose(device: torch.device, kernel: str | None = None) -> RowKernel:
     return _load(asked)
 
 
-def _in_environment() -> str | None:
+def is_asked_for() -> bool:
+    """Whether the environment variable names a kernel."""
     # To find nothing, `os.environ` raises twice. Where that is asked in a step of a model, whose tensors have swept the
     # processor's caches, it takes as long as 100 kilobytes take to move; the dictionary inside says no at once.
-    if _KEY not in getattr(os.environ, "_data", (_KEY,)):
-        return None
-    return os.environ.get(ENVIRONMENT_VARIABLE)
+    return _KEY in getattr(os.environ, "_data", (_KEY,)) and bool(os.environ.get(ENVIRONMENT_VARIABLE))
 
 
 def check_kernel(kernel: str | None) -> None:

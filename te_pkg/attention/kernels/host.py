@@ -18,10 +18,11 @@ from torch._C import (
     _len_torch_dispatch_stack,
 )
 from torch.autograd import forward_ad
-from torch.compiler import is_compiling
+from torch.compiler import is_compiling, is_dynamo_compiling
 
 from te_pkg.attention import capture
 from te_pkg.attention.caching import is_tracing
+from te_pkg.attention.kernels import is_asked_for
 from te_pkg.attention.layout import PackedLayout
 from te_pkg.attention.offsets import why_unreadable
 
@@ -82,15 +83,16 @@ def is_plain(*tensors: torch.Tensor) -> bool:
 def is_common(x: torch.Tensor, layout: PackedLayout) -> bool:
     """Whether this is the usual case, of which most questions need not be asked: what is done to ``x`` just happens.
 
-    Then ``x`` is dense memory on the CPU, ``layout`` is there too, the host knows its lengths and may rely on them, and
-    nothing is recorded for a gradient. False says nothing. Takes one microsecond, and anything for its arguments.
+    Then ``x`` is dense memory on the CPU, ``layout`` is there too, the host knows its lengths and may rely on them,
+    nothing is recorded for a gradient, and the kernel is that of the CPU unless another is given. False says nothing.
+    Takes one microsecond, and anything for its arguments.
 
     >>> layout = PackedLayout.from_lengths([3, 2])
     >>> is_common(torch.zeros(5), layout), is_common(torch.zeros(5, requires_grad=True), layout), is_common([], layout)
     (True, False, False)
     """
     return (
-        not is_compiling()  # first, so that no length becomes a guard
+        not is_dynamo_compiling()  # first, so that no length becomes a guard; all else that traces is a mode
         and type(layout) is PackedLayout
         and layout.lengths is not None
         and not _len_torch_dispatch_stack()
@@ -101,6 +103,7 @@ def is_common(x: torch.Tensor, layout: PackedLayout) -> bool:
         and layout.cu_seqlens.is_cpu
         and forward_ad._current_level < 0
         and not capture.is_capturing()
+        and not is_asked_for()
     )
 
 
